@@ -286,6 +286,11 @@ impl<D: Disk> SimulatedNode<D> {
         self.member.command(token, command, fresh);
     }
 
+    /// The server stops in good order: [`Output::Left`] follows.
+    pub fn leave(&mut self) {
+        self.member.disconnect();
+    }
+
     /// An operator sets the policy.
     pub fn request_policy(&mut self, policy: Policy) {
         self.member.request_policy(|wanted| *wanted = policy);

@@ -205,7 +205,7 @@ impl Cluster {
         if !self.hears_quorum(leader) {
             return Some(format!("{} leads and hears no majority", Name(leader)));
         }
-        if stays_away(chief) {
+        if stays_away(&chief.order) {
             return Some(format!("{} leads and has fallen back: {:?}", Name(leader), chief.order.policy()));
         }
         for id in chief.membership.members.iter().map(|m| m.id) {

@@ -5,11 +5,11 @@
 //! leader's own disk: a fallback before `commit.timeout` from then is a violation.
 
 use crate::cluster::Cluster;
-use crate::history::{Check, hold};
-use crate::machine::{Name, Process};
+use crate::history::{Check, Violation, hold};
+use crate::machine::Name;
 use crate::profile::MS;
 use lockstep_core::policy::{Policy, PolicyKind};
-use lockstep_core::raft::Role;
+use lockstep_core::raft::{Raft, Role};
 use lockstep_core::{Index, Micros, Term};
 use std::collections::VecDeque;
 
@@ -34,48 +34,61 @@ fn falls_back(policy: Policy) -> bool {
     policy.kind == PolicyKind::Semisync && policy.timeout > 0
 }
 
+impl Fallback {
+    /// The end of a round. Whether the leader has fallen back in it.
+    pub(crate) fn round_ends(
+        &mut self,
+        name: &dyn std::fmt::Display,
+        raft: &Raft,
+        local: Micros,
+    ) -> Result<bool, Violation> {
+        if raft.role() != Role::Leader {
+            return Ok(false);
+        }
+        if self.term != raft.term() {
+            *self = Fallback { term: raft.term(), ..Fallback::default() };
+        }
+        while self.on_disk.front().is_some_and(|(index, _)| *index <= self.policy_index) {
+            self.on_disk.pop_front();
+        }
+        let fallen = raft.has_fallen_back();
+        let falls = fallen && !std::mem::replace(&mut self.fallen, fallen);
+        if falls {
+            let policy = raft.committed_state().policy;
+            let since = self.on_disk.front().map(|(_, since)| *since);
+            let waited = since.map_or(0, |since| local.saturating_sub(since));
+            hold!(
+                falls_back(policy) && waited >= policy.timeout - policy.timeout / GRAIN,
+                "semisync waits for commit.timeout before it falls back",
+                "{name} falls back after {waited} us, its disk has {}, policy_index {}: {policy:?}",
+                raft.persisted(),
+                self.policy_index
+            );
+        }
+        self.fallen = fallen;
+        if self.on_disk.back().is_none_or(|(index, _)| *index < raft.persisted()) {
+            self.on_disk.push_back((raft.persisted(), local));
+        }
+        self.policy_index = raft.policy_index();
+        Ok(falls)
+    }
+}
+
 impl Cluster {
     /// The end of a round.
     pub(crate) fn may_fall_back(&mut self, slot: usize) -> Check {
         let machine = &mut self.machines[slot];
         let local = machine.clock.local(self.now);
         let Some(process) = &mut machine.process else { return Ok(()) };
-        let (order, known) = (&process.order, &mut process.fallback);
-        if !self.profile.policies || order.role() != Role::Leader {
-            return Ok(());
-        }
-        if known.term != order.term() {
-            *known = Fallback { term: order.term(), ..Fallback::default() };
-        }
-        while known.on_disk.front().is_some_and(|(index, _)| *index <= known.policy_index) {
-            known.on_disk.pop_front();
-        }
-        let fallen = order.has_fallen_back();
-        if fallen && !std::mem::replace(&mut known.fallen, fallen) {
-            let policy = order.committed_state().policy;
-            let since = known.on_disk.front().map(|(_, since)| *since);
-            let waited = since.map_or(0, |since| local.saturating_sub(since));
-            hold!(
-                falls_back(policy) && waited >= policy.timeout - policy.timeout / GRAIN,
-                "semisync waits for commit.timeout before it falls back",
-                "{} falls back after {waited} us, its disk has {}, policy_index {}: {policy:?}",
-                Name(slot),
-                order.persisted(),
-                known.policy_index
-            );
+        if self.profile.policies && process.fallback.round_ends(&Name(slot), &process.order, local)? {
             self.counters.fallbacks += 1;
         }
-        known.fallen = fallen;
-        if known.on_disk.back().is_none_or(|(index, _)| *index < order.persisted()) {
-            known.on_disk.push_back((order.persisted(), local));
-        }
-        known.policy_index = order.policy_index();
         Ok(())
     }
 }
 
 /// Whether all that a leader has waited for is there, and it has not come back yet.
-pub(crate) fn stays_away(leader: &Process) -> bool {
-    let policy = leader.order.committed_state().policy;
-    leader.order.has_fallen_back() && falls_back(policy) && policy.timeout >= AMPLE
+pub(crate) fn stays_away(leader: &Raft) -> bool {
+    let policy = leader.committed_state().policy;
+    leader.has_fallen_back() && falls_back(policy) && policy.timeout >= AMPLE
 }

@@ -8,7 +8,7 @@
 
 use crate::judge::Judge;
 use crate::mirror::{Mark, Mirror};
-use crate::overtaken::{Fragment, Views};
+use crate::overtaken::{Fragment, Views, is_marked};
 use crate::trace::hash_bytes;
 use bytes::Bytes;
 use lockstep_core::members::Membership;
@@ -454,6 +454,15 @@ impl History {
                 known.index
             );
             known.index = Some(index);
+        }
+        if self.proposals_unknown
+            && let Some(fragment) = Fragment::of(entry.kind, &entry.payload())
+        {
+            hold!(
+                is_marked(&entry.payload()) || !self.views.have_ended(fragment),
+                "what a view has overtaken fails",
+                "{pid:?} at index {index}, {fragment:?}, comes behind a view that has ended its transaction"
+            );
         }
         self.state.apply(&entry).map_err(|error| Violation {
             rule: "the log can be folded",

@@ -36,6 +36,11 @@ impl Fragment {
     }
 }
 
+/// Whether a fragment is marked as one that fails.
+pub(crate) fn is_marked(payload: &Bytes) -> bool {
+    writeset::origin(payload).is_some_and(|(_, last_seen)| last_seen == writeset::OVERTAKEN)
+}
+
 impl Views {
     /// The next committed entry.
     pub(crate) fn follow(&mut self, entry: &Entry) {

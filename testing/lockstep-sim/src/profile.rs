@@ -274,7 +274,12 @@ impl Profile {
 
     /// The links between two places at their best.
     pub fn quality_of(&self, from: usize, to: usize) -> Quality {
-        self.between_zones.filter(|_| zone(from) != zone(to)).unwrap_or(self.quality)
+        self.between(zone(from), zone(to))
+    }
+
+    /// The links between members of these zones at their best.
+    pub fn between(&self, from: u8, to: u8) -> Quality {
+        self.between_zones.filter(|_| from != to).unwrap_or(self.quality)
     }
 
     fn any(rng: &mut Rng) -> Profile {

@@ -25,6 +25,19 @@ impl Writers {
         Writers { rng, window, at: None, until: 0 }
     }
 
+    /// Where a client writes, of these members; `None`: anywhere.
+    pub(crate) fn place(&mut self, now: Micros, members: &[usize]) -> Option<usize> {
+        if members.is_empty() || self.rng.one_in(30) {
+            return None;
+        }
+        let here = self.at.filter(|at| now < self.until && members.contains(at));
+        if here.is_none() {
+            self.at = Some(*self.rng.pick(members));
+            self.until = now + self.rng.between(5, 30) * SECOND;
+        }
+        self.at
+    }
+
     /// The windows of a member.
     pub(crate) fn window(&self) -> Micros {
         self.window
@@ -34,17 +47,7 @@ impl Writers {
 impl Cluster {
     /// Where a client of this world writes, of these members; `None`: anywhere.
     pub(crate) fn writer(&mut self, members: &[usize]) -> Option<usize> {
-        let now = self.now;
-        let writers = self.writers.as_mut()?;
-        if members.is_empty() || writers.rng.one_in(30) {
-            return None;
-        }
-        let here = writers.at.filter(|at| now < writers.until && members.contains(at));
-        if here.is_none() {
-            writers.at = Some(*writers.rng.pick(members));
-            writers.until = now + writers.rng.between(5, 30) * SECOND;
-        }
-        writers.at
+        self.writers.as_mut()?.place(self.now, members)
     }
 
     /// The leader checks the write shares.

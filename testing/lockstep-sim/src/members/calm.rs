@@ -1,6 +1,8 @@
 //! The end of all faults: every member becomes well within a bound, and then all databases are equal.
 
+use super::node::{Fate, Node};
 use super::{Event, World};
+use crate::fallback::stays_away;
 use crate::history::{Check, Violation, hold};
 use crate::profile::{MS, SECOND};
 use lockstep_core::{Entry, Micros, Seqno};
@@ -19,13 +21,16 @@ impl World {
         self.trouble = false;
         (self.healed_at, self.answers_at_heal) = (self.now, self.answers);
         self.mend_links();
+        self.short_terms = 0;
+        self.weather += 1;
+        self.bring_back();
         for at in 0..self.nodes.len() {
             let now = self.now;
             let node = &mut self.nodes[at];
             node.speed = self.profile.disk;
             node.disk.clear_faults();
             node.disk.set_capacity(None);
-            node.disk_fails = false;
+            (node.disk_fails, node.disk_full) = (false, false);
             node.database_hangs = false;
             node.clock.set(now, 0, 1_000_000);
             node.paused_until = 0;
@@ -41,12 +46,41 @@ impl World {
         self.queue.push(self.now + 100 * MS, Event::Calm);
     }
 
+    /// Machines that the operator did not want take part again, if others may need them: for their votes, or for what only
+    /// they have.
+    fn bring_back(&mut self) {
+        for at in 0..self.nodes.len() {
+            let node = &self.nodes[at];
+            if node.fate != Fate::Out || node.lives == 0 {
+                continue;
+            }
+            let votes = self.nodes.iter().any(|other| other.book.memory.is_voter(&node.id));
+            let has_more = |other: &Node| {
+                other.fate == Fate::In
+                    && !other.server.gives_up_data
+                    && other.server.finished >= node.server.finished
+            };
+            if votes || self.around.policies() || !self.nodes.iter().any(has_more) {
+                self.nodes[at].fate = Fate::In;
+            }
+        }
+    }
+
+    /// The rescue files of a disk are kept, which is gone otherwise.
+    pub(super) fn keep_rescued(&mut self, at: usize) {
+        // A file that cannot be read is found at the next comparison.
+        let _ = rescued_seqnos(&self.nodes[at].disk, &mut self.rescued);
+    }
+
     /// Why not all is well yet.
     fn missing(&self) -> Option<String> {
         let leader = self.nodes.iter().filter_map(|node| node.process.as_ref()).find(|process| process.leads);
         let Some(leader) = leader else { return Some("nobody leads".into()) };
         let last = leader.node.raft().last_index();
-        for node in &self.nodes {
+        if stays_away(leader.node.raft()) {
+            return Some(format!("the leader has fallen back: {:?}", leader.node.raft().policy()));
+        }
+        for node in self.nodes.iter().filter(|node| node.fate == Fate::In) {
             let name = &node.hello.name;
             let Some(process) = &node.process else { return Some(format!("{name} does not run")) };
             let state = process.node.local_state();
@@ -72,13 +106,14 @@ impl World {
 
     /// Whether each member with data waits for those of another.
     fn all_wait_for_data(&self) -> bool {
-        let mut with_data = self.nodes.iter().filter(|node| !node.hello.arbitrator);
+        let mut with_data =
+            self.nodes.iter().filter(|node| node.fate == Fate::In && !node.hello.arbitrator);
         with_data.all(|node| node.process.is_some() && node.server.wants_state)
     }
 
     /// The seqnos in all rescue files.
     fn rescued(&self) -> Result<BTreeSet<Seqno>, Violation> {
-        let mut seqnos = BTreeSet::new();
+        let mut seqnos = self.rescued.clone();
         for node in &self.nodes {
             rescued_seqnos(&node.disk, &mut seqnos)?;
         }
@@ -119,7 +154,7 @@ impl World {
         self.counters.heals += 1;
         self.counters.longest_heal = self.counters.longest_heal.max(took);
         if let Some(history) = &self.history {
-            for node in &self.nodes {
+            for node in self.nodes.iter().filter(|node| node.process.is_some()) {
                 history.log_holds(node.id, &node.book.memory.mirror)?;
                 if let Some(process) = &node.process {
                     history.folds(node.id, process.node.raft().committed_state())?;
@@ -129,6 +164,7 @@ impl World {
         let rescued = self.rescued()?;
         self.judge.compare(&self.nodes, &rescued)?;
         self.counters.lost = self.judge.lost;
+        self.at_risk.settle();
         if self.now >= self.profile.length {
             self.done = true;
             return Ok(());

@@ -1,6 +1,6 @@
 //! Clients, which write and read at any member, and the servers' work.
 
-use super::node::Write;
+use super::node::{Read, Write};
 use super::{Event, HISTORY, World};
 use crate::history::Check;
 use crate::profile::{MS, SECOND};
@@ -27,9 +27,11 @@ impl World {
         if up.is_empty() {
             return;
         }
-        let leader = up.iter().copied().find(|at| self.nodes[*at].process.as_ref().is_some_and(|p| p.leads));
-        let at = match leader {
-            Some(leader) if !self.rng.one_in(5) => leader,
+        let writer = self.writers.as_mut().and_then(|writers| writers.place(now, &up));
+        let leader = up.iter().copied().find(|at| self.nodes[*at].leads());
+        let at = match (writer, leader) {
+            (Some(writer), _) => writer,
+            (None, Some(leader)) if self.writers.is_none() && !self.rng.one_in(5) => leader,
             _ => *self.rng.pick(&up),
         };
         let burst = if self.rng.one_in(self.profile.burst_one_in) { self.rng.between(2, 20) } else { 1 };
@@ -64,21 +66,42 @@ impl World {
         let mut data = mark.to_le_bytes().to_vec();
         data.resize(size, 7);
         let mut builder = WriteSetBuilder::new();
-        let key = self.rng.below(self.profile.rows).to_le_bytes();
-        let kind = *self.rng.pick(&[KeyType::Exclusive, KeyType::Update, KeyType::Shared]);
-        let built = builder
-            .append_key(&[b"t", &key], kind)
-            .and_then(|_| builder.append_data(DataKind::Ordered, &data));
-        debug_assert!(built.is_ok(), "a small key and its data fit");
+        for _ in 0..self.rng.between(1, 3) {
+            let row = self.rng.below(self.profile.rows);
+            let kinds = [
+                KeyType::Exclusive,
+                KeyType::Exclusive,
+                KeyType::Update,
+                KeyType::Reference,
+                KeyType::Shared,
+            ];
+            let kind = *self.rng.pick(&kinds);
+            let built = builder.append_key(&[b"db", &[b't', (row % 3) as u8], &row.to_le_bytes()], kind);
+            debug_assert!(built.is_ok(), "a small key fits");
+        }
+        let built = builder.append_data(DataKind::Ordered, &data);
+        debug_assert!(built.is_ok(), "data fit");
+        // Now and then a transaction has seen little for long, or more than there is.
+        let odd = match self.rng.below(100) {
+            0 => Some(self.rng.bits()),
+            1 if self.rng.one_in(10) => Some(u64::MAX),
+            _ => None,
+        };
         let kind = if self.rng.one_in(30) { EntryKind::TotalOrder } else { EntryKind::WriteSet };
         let (flags, trx) = match kind == EntryKind::WriteSet && self.rng.one_in(4) {
             true => self.part(at, mark),
             false => (flags::TRX_START | flags::TRX_END, mark),
         };
         let Some(process) = &mut self.nodes[at].process else { return };
+        let finished = process.node.finished();
+        let last_seen = match odd.filter(|_| trx == mark) {
+            None => finished,
+            Some(u64::MAX) => finished + 1_000_000,
+            Some(chance) => (chance % (finished.max(0) as u64 + 1)) as i64,
+        };
         let payload = builder.finish(&Meta {
             flags,
-            last_seen: process.node.finished(),
+            last_seen,
             source: process.node.view_uuid(),
             epoch: 0,
             conn: 1,
@@ -93,15 +116,17 @@ impl World {
     /// The bytes of the largest write. Heartbeats wait behind each of its pieces, so the links at their best carry one well
     /// within an election timeout.
     fn largest_write(&self) -> usize {
-        let carried = self.profile.quality.bytes_per_ms * (self.profile.election_timeout / MS) / 3;
+        let narrow = self.profile.between_zones.map_or(u64::MAX, |line| line.bytes_per_ms);
+        let carried = self.profile.quality.bytes_per_ms.min(narrow) * (self.profile.election_timeout / MS) / 3;
         if carried < IN_ORDER_BYTES as u64 { carried as usize } else { IN_ORDER_BYTES + IN_ORDER_BYTES / 4 }
     }
 
     fn read(&mut self, at: usize) {
         self.marks += 1;
         let (id, floor) = (self.marks, self.judge.durable);
+        let local = self.nodes[at].clock.local(self.now);
         if let Some(process) = &mut self.nodes[at].process {
-            process.reads.push((id, floor));
+            process.reads.push(Read { id, floor, asked: local });
             process.node.causal_read(id);
             self.wake(at, 0);
         }

@@ -1,14 +1,27 @@
 //! Faults, and their ends.
 
+use super::node::Fate;
 use super::{Event, World};
 use crate::history::Check;
 use crate::network::Quality;
-use crate::profile::{DiskSpeed, MS, SECOND};
+use crate::profile::{DiskSpeed, FAULTS, Fault, MS, SECOND};
 use lockstep_core::Micros;
-use lockstep_core::Uuid;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_log::Fault as DiskFault;
-use lockstep_node::{ApplyHold, Command};
+use lockstep_node::ApplyHold;
+
+/// Faults of the server around the member, and its operator's settings.
+#[derive(Clone, Copy, Debug)]
+enum Around {
+    /// Another commit policy.
+    Policy,
+    /// The server's database finishes nothing for a while.
+    DatabaseHangs,
+    /// `apply.paused`.
+    PauseApply,
+}
+
+const AROUND: [Around; 3] = [Around::Policy, Around::DatabaseHangs, Around::PauseApply];
 
 /// The end of a fault.
 #[derive(Clone, Debug)]
@@ -20,56 +33,137 @@ pub(super) enum End {
     Database(usize),
     Paused(usize),
     Clock(usize),
+    /// The next of a row of leaders dies; so many are left.
+    Leader(u32),
+    /// A leader that was just elected, in this process, dies or is cut off.
+    Elected(usize, u64),
+    /// Logs are kept as long as before.
+    Trim(usize, u64),
+}
+
+/// How often each of [`AROUND`] happens, relative to the other faults.
+#[derive(Clone, Debug)]
+pub(super) struct AroundWeights([u32; AROUND.len()]);
+
+impl AroundWeights {
+    pub(super) fn draw(rng: &mut crate::rng::Rng, policies: bool) -> AroundWeights {
+        let mut weight = |most: u64| if rng.one_in(2) { 0 } else { rng.between(1, most) as u32 };
+        let (policy, hangs, paused) = (weight(4), weight(6), weight(6));
+        AroundWeights([if policies { 14 } else { policy }, hangs, paused])
+    }
+
+    /// Whether commit policies change.
+    pub(super) fn policies(&self) -> bool {
+        self.0[Around::Policy as usize] > 0
+    }
 }
 
 impl World {
-    fn until(&mut self, low: Micros, high: Micros, end: End) {
-        let at = self.now + self.rng.between(low, high);
+    pub(super) fn until(&mut self, low: Micros, high: Micros, end: End) {
+        let at = self.now + self.rng.between(low, high.max(low));
         self.queue.push(at, Event::End { round: self.round, end });
     }
 
-    fn up(&self) -> Vec<usize> {
+    pub(super) fn running(&self) -> Vec<usize> {
         (0..self.nodes.len()).filter(|at| self.nodes[*at].process.is_some()).collect()
     }
 
-    fn crash(&mut self, at: usize, longest: Micros) {
+    /// Machines that take part.
+    pub(super) fn used(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|at| self.nodes[*at].fate == Fate::In).collect()
+    }
+
+    pub(super) fn any_running(&mut self) -> Option<usize> {
+        let running = self.running();
+        if running.is_empty() { None } else { Some(*self.rng.pick(&running)) }
+    }
+
+    /// The leader of the highest term.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let term = |at: &usize| self.nodes[*at].process.as_ref().map_or(0, |process| process.term);
+        let leads = |at: &usize| self.nodes[*at].leads() && self.nodes[*at].paused_until <= self.now;
+        (0..self.nodes.len()).filter(leads).max_by_key(term)
+    }
+
+    pub(super) fn crash(&mut self, at: usize, restart: (Micros, Micros)) {
         let power = self.rng.one_in(2);
         self.stop(at, power);
-        self.start_later(at, 10 * MS, longest);
+        self.start_later(at, restart.0, restart.1);
     }
 
     pub(super) fn fault(&mut self) -> Check {
-        let again = self.rng.between(1, 2 * self.profile.fault_every);
+        let again = self.rng.between(1, 2 * self.profile.fault_every).min(10 * SECOND);
         self.queue.push(self.now + again, Event::Fault { round: self.round });
+        let weights: Vec<u32> = self.profile.weights.iter().chain(&self.around.0).copied().collect();
+        let Some(kind) = self.rng.weighted(&weights) else { return Ok(()) };
         self.counters.faults += 1;
-        let up = self.up();
-        if up.is_empty() {
-            return Ok(());
-        }
-        let leader = up.iter().copied().find(|at| self.nodes[*at].process.as_ref().is_some_and(|p| p.leads));
-        let any = *self.rng.pick(&up);
-        let at = leader.filter(|_| self.rng.one_in(3)).unwrap_or(any);
-        match self.rng.weighted(&[12, 2, 14, 6, 4, 10, 8, 4, 6, 2, 6, 14, 6, 6, 4]) {
-            Some(0) => self.crash(at, 3 * SECOND),
-            Some(1) => up.into_iter().for_each(|at| self.crash(at, 2 * SECOND)),
-            Some(kind @ 2..=4) => self.cut_links(at, kind),
-            Some(5) => {
-                let until = self.now + self.rng.between(20 * MS, 3 * SECOND);
-                self.nodes[at].paused_until = until;
-                self.say(at, format_args!("stands still for {} ms", (until - self.now) / MS));
-                // What was to happen before happens then.
-                if let Some(process) = &mut self.nodes[at].process {
-                    process.woken = false;
-                }
-                self.wake(at, 0);
+        self.weather += 1;
+        self.trace.mix(kind as u64);
+        match FAULTS.get(kind) {
+            Some(fault) => {
+                self.tell(format_args!("fault: {fault:?}"));
+                self.counters.by_kind[kind] += 1;
+                self.strike(*fault);
             }
-            Some(6) => {
+            None => self.around(AROUND[kind - FAULTS.len()]),
+        }
+        Ok(())
+    }
+
+    fn around(&mut self, fault: Around) {
+        self.tell(format_args!("fault: {fault:?}"));
+        let Some(at) = self.any_running() else { return };
+        match fault {
+            Around::Policy => self.change_policy(at),
+            Around::DatabaseHangs => {
+                self.nodes[at].database_hangs = true;
+                self.until(5 * MS, 1_500 * MS, End::Database(at));
+            }
+            Around::PauseApply => {
+                self.pause_apply(at, true);
+                self.until(50 * MS, 4 * SECOND, End::Paused(at));
+            }
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let restart = self.profile.restart;
+        match fault {
+            Fault::Crash => {
+                if let Some(at) = self.any_running() {
+                    self.crash(at, restart);
+                }
+            }
+            Fault::CrashLeader => {
+                if let Some(at) = self.leader() {
+                    self.crash(at, restart);
+                }
+            }
+            Fault::CrashAll => self.running().into_iter().for_each(|at| self.crash(at, restart)),
+            Fault::CrashInTurn => {
+                let left = self.rng.between(2, 8) as u32;
+                self.crash_next(left);
+            }
+            Fault::CrashElected => {
+                self.short_terms = self.rng.between(3, 10) as u32;
+                if let Some(at) = self.leader() {
+                    self.elected(at);
+                }
+            }
+            Fault::Pause => self.pause(),
+            Fault::Split | Fault::OneWay | Fault::Isolate | Fault::Bridge | Fault::CutInZone => {
+                self.cut_links(fault)
+            }
+            Fault::Degrade => self.degrade(),
+            Fault::SlowDisk => {
+                let Some(at) = self.any_running() else { return };
                 let sync = self.rng.between(10 * MS, 1_500 * MS);
                 self.nodes[at].speed = DiskSpeed { sync, jitter: sync };
                 self.say(at, format_args!("has a slow disk: {} ms", sync / MS));
                 self.until(50 * MS, 6 * SECOND, End::Disk(at));
             }
-            Some(7) => {
+            Fault::FailingDisk => {
+                let Some(at) = self.any_running() else { return };
                 let (kind, n) = (self.rng.below(3), self.rng.between(1, 12));
                 let node = &mut self.nodes[at];
                 node.disk_fails = true;
@@ -79,58 +173,142 @@ impl World {
                     _ => node.disk.fail_op(n, DiskFault::NoSpace),
                 }
             }
-            Some(8) => {
-                self.nodes[at].database_hangs = true;
-                self.until(5 * MS, 1_500 * MS, End::Database(at));
-            }
-            Some(9) => {
-                let room = self.rng.below(64 << 10);
+            Fault::FullDisk => {
+                let Some(at) = self.any_running() else { return };
+                let room = self.rng.below(4 * self.profile.segment_bytes.min(64 << 10));
                 let node = &mut self.nodes[at];
-                node.disk_fails = true;
+                (node.disk_fails, node.disk_full) = (true, true);
                 node.disk.set_capacity(Some(node.disk.used() + room));
+                self.say(at, format_args!("has {room} bytes left on its disk"));
                 self.until(50 * MS, 9 * SECOND, End::Room(at));
             }
-            Some(10) => self.degrade(),
-            Some(11) => self.change_policy(at),
-            Some(12) => {
-                self.pause_apply(at, true);
-                self.until(50 * MS, 4 * SECOND, End::Paused(at));
-            }
-            Some(13) => {
-                let to = format!("n{}", self.rng.below(self.nodes.len() as u64) + 1);
-                self.say(at, format_args!("is asked to hand the lead to {to}"));
-                self.marks += 1;
-                if let Some(process) = &mut self.nodes[at].process {
-                    process.node.command(self.marks, Command::Switchover { to }, Uuid([0x80 | at as u8; 16]));
+            Fault::Damage => self.damage(),
+            Fault::ClockStep => self.step_clock(),
+            Fault::Membership => self.change_members(),
+            Fault::MembershipBurst => {
+                for _ in 0..self.rng.between(2, 5) {
+                    self.change_members();
                 }
-                self.wake(at, 0);
             }
-            _ => self.step_clock(at),
+            Fault::Transfer => self.hand_over(),
+            Fault::PeerNotice => {
+                let (Some(at), Some(peer)) = (self.any_running(), self.any_running()) else { return };
+                if at != peer {
+                    self.say(at, format_args!("loses its connection to n{}", peer + 1));
+                    self.hang_up(at, peer, SECOND);
+                }
+            }
+            Fault::Trim => {
+                let Some(at) = self.any_running() else { return };
+                let kept = self.nodes[at].tuning.log_bytes;
+                let bytes = self.rng.below(4 * self.profile.segment_bytes);
+                self.keep_log(at, bytes);
+                self.until(SECOND, 20 * SECOND, End::Trim(at, kept));
+            }
+            Fault::LoseDatabase => {
+                let Some(at) = self.any_running() else { return };
+                if self.has_better(at) {
+                    self.crash(at, restart);
+                    self.nodes[at].server = super::server::Server::new();
+                    self.say(at, format_args!("has lost its database"));
+                }
+            }
+            Fault::Replace => self.replace(),
         }
-        Ok(())
     }
 
-    fn cut_links(&mut self, one: usize, kind: usize) {
-        let members = self.nodes.len();
-        let other = (one + 1 + self.rng.below(members as u64 - 1) as usize) % members;
-        let one_way = self.rng.one_in(3);
-        let sides: Vec<u64> = (0..members).map(|_| self.rng.below(2)).collect();
+    /// The leader dies; soon after the next one was elected, it dies, too.
+    fn crash_next(&mut self, left: u32) {
+        if let Some(at) = self.leader() {
+            let longest = self.rng.between(2, 6) * self.profile.election_timeout;
+            self.crash(at, (MS, longest));
+        }
+        if left > 1 {
+            self.until(MS, 3 * self.profile.election_timeout, End::Leader(left - 1));
+        }
+    }
+
+    /// A member has been elected; perhaps not for long.
+    pub(super) fn elected(&mut self, at: usize) {
+        if self.short_terms == 0 || !self.trouble {
+            return;
+        }
+        self.short_terms -= 1;
+        let trip = self.profile.quality.delay + self.profile.quality.jitter;
+        let disk = self.profile.disk.sync + self.profile.disk.jitter;
+        let life = self.nodes[at].life();
+        self.until(0, 3 * (trip + disk), End::Elected(at, life));
+    }
+
+    /// The end of a short term.
+    fn crash_elected(&mut self, at: usize) {
+        let timeout = self.profile.election_timeout;
+        if self.rng.one_in(3) {
+            let others: Vec<usize> = (0..self.nodes.len()).filter(|other| *other != at).collect();
+            let links = others.into_iter().flat_map(|other| [(at, other), (other, at)]).collect();
+            self.cut_all(links, 4 * timeout);
+        } else {
+            let longest = self.rng.between(1, 4) * timeout;
+            self.crash(at, (MS, longest));
+        }
+    }
+
+    fn pause(&mut self) {
+        let at = if self.rng.one_in(2) { self.leader() } else { self.any_running() };
+        let Some(at) = at else { return };
+        let longest = if self.rng.one_in(2) { SECOND } else { 8 * SECOND };
+        let until = self.now + self.rng.between(20 * MS, longest);
+        self.nodes[at].paused_until = self.nodes[at].paused_until.max(until);
+        self.say(at, format_args!("stands still for {} ms", (until - self.now) / MS));
+        // What was to happen before happens then.
+        if let Some(process) = &mut self.nodes[at].process {
+            process.woken = false;
+        }
+        self.wake(at, 0);
+    }
+
+    fn cut_all(&mut self, links: Vec<(usize, usize)>, longest: Micros) {
+        self.tell(format_args!("cut: {links:?}"));
+        links.iter().for_each(|(from, to)| self.cut(*from, *to));
+        self.until(20 * MS, longest, End::Links(links));
+    }
+
+    fn cut_links(&mut self, fault: Fault) {
+        let used = self.used();
+        let one = match fault {
+            Fault::Isolate => self.leader(),
+            _ => Some(*self.rng.pick(&used)),
+        };
+        let Some(one) = one else { return };
+        let kind = self.rng.below(4);
+        let sides: Vec<u64> = (0..self.nodes.len()).map(|_| self.rng.below(2)).collect();
+        let target = *self.rng.pick(&used);
+        let zone = |at: usize| self.nodes[at].hello.zone;
         let mut links = Vec::new();
-        for from in 0..members {
-            for to in (0..members).filter(|to| *to != from) {
-                let cut = match kind {
-                    2 => (from, to) == (one, other) || (to, from) == (one, other) && !one_way,
-                    3 => from == one || to == one && !one_way,
-                    _ => sides[from] < sides[to] || sides[from] > sides[to] && !one_way,
+        for from in used.iter().copied() {
+            for to in used.iter().copied() {
+                let cut = match fault {
+                    Fault::Split => sides[from] != sides[to],
+                    Fault::Bridge => sides[from] != sides[to] && from != one && to != one,
+                    // One direction, both, or only some of them.
+                    Fault::CutInZone => {
+                        let near = zone(from) == zone(to) && (kind < 3 || sides[from] != sides[to]);
+                        near && (from == one || kind > 0 && to == one)
+                    }
+                    Fault::OneWay => match kind {
+                        0 => from == one,
+                        1 => to == one,
+                        2 => from == one && to == target,
+                        _ => sides[from] < sides[to],
+                    },
+                    _ => from == one || to == one,
                 };
-                if cut {
+                if cut && from != to {
                     links.push((from, to));
                 }
             }
         }
-        self.tell(format_args!("cut: {links:?}"));
-        links.iter().for_each(|(from, to)| self.cut(*from, *to));
-        self.until(20 * MS, 6 * SECOND, End::Links(links));
+        self.cut_all(links, 9 * SECOND);
     }
 
     fn degrade(&mut self) {
@@ -155,9 +333,12 @@ impl World {
         self.until(50 * MS, 6 * SECOND, End::Quality(links));
     }
 
-    fn step_clock(&mut self, at: usize) {
-        let (ahead, speed) = (self.rng.between(MS, 5 * SECOND), self.rng.between(950_000, 1_050_000));
-        let wall = self.rng.below(7_200 * SECOND) as i64 - 3_600 * SECOND as i64;
+    /// A clock is set: the wall clock to anything, the monotonic one ahead, or to another speed for a while.
+    fn step_clock(&mut self) {
+        let Some(at) = self.any_running() else { return };
+        let (ahead, speed) = (self.rng.between(MS, 10 * SECOND), self.rng.between(950_000, 1_050_000));
+        let limit = *self.rng.pick(&[SECOND, 3_600 * SECOND, 1_000_000 * SECOND]);
+        let wall = self.rng.below(2 * limit) as i64 - limit as i64;
         let (kind, now) = (self.rng.below(3), self.now);
         let clock = &mut self.nodes[at].clock;
         match kind {
@@ -166,13 +347,27 @@ impl World {
             _ => clock.set(now, 0, speed),
         }
         self.say(at, format_args!("has its clock changed: {clock:?}", clock = self.nodes[at].clock));
-        self.until(50 * MS, 9 * SECOND, End::Clock(at));
+        if kind == 2 {
+            self.until(50 * MS, 9 * SECOND, End::Clock(at));
+        }
         self.wake(at, 0);
     }
 
     fn pause_apply(&mut self, at: usize, paused: bool) {
         let node = &mut self.nodes[at];
         node.tuning.apply_hold = ApplyHold { paused, ..ApplyHold::default() };
+        self.tune(at);
+    }
+
+    /// `log.size` is set: the log is trimmed above it.
+    pub(super) fn keep_log(&mut self, at: usize, bytes: u64) {
+        self.nodes[at].tuning.log_bytes = bytes;
+        self.tune(at);
+    }
+
+    /// The process takes over its options.
+    fn tune(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
         let tuning = node.tuning.clone();
         if let Some(process) = &mut node.process {
             process.node.set_tuning(tuning);
@@ -182,23 +377,26 @@ impl World {
 
     /// Requests a policy that can be met while all members are present.
     fn change_policy(&mut self, at: usize) {
-        let others = self.nodes.len() as u64 - 1;
+        let others = self.used().len() as u64 - 1;
         let kinds = [
             PolicyKind::Async,
             PolicyKind::Semisync,
             PolicyKind::Semisync,
             PolicyKind::Quorum,
-            PolicyKind::Quorum,
             PolicyKind::All,
         ];
         let policy = Policy {
             kind: *self.rng.pick(&kinds),
-            acks: self.rng.between(0, others) as u8,
+            acks: self.rng.between(0, others.min(3)) as u8,
             zone_acks: self.rng.below(self.zones.min(others as usize + 1) as u64) as u8,
             on_receive: self.rng.one_in(4),
-            timeout: *self.rng.pick(&[0, 0, 200_000, 1_000_000]),
-            max_at_risk: *self.rng.pick(&[50, 10_000]),
+            timeout: *self.rng.pick(&[0, 0, 50 * MS, 500 * MS, 3_000 * MS]),
+            max_at_risk: *self.rng.pick(&[1, 5, 100, 10_000]),
         };
+        self.request_policy(at, policy);
+    }
+
+    pub(super) fn request_policy(&mut self, at: usize, policy: Policy) {
         self.say(at, format_args!("requests {policy:?}"));
         if let Some(process) = &mut self.nodes[at].process {
             process.node.request_policy(policy);
@@ -209,17 +407,30 @@ impl World {
     /// The end of a fault.
     pub(super) fn end(&mut self, end: End) {
         self.tell(format_args!("over: {end:?}"));
+        self.weather += 1;
         match end {
             End::Links(links) => links.iter().for_each(|(from, to)| self.net.mend(*from, *to)),
             End::Quality(links) => {
-                let quality = self.profile.quality;
-                links.iter().for_each(|(from, to)| self.net.set_quality(*from, *to, quality));
+                for (from, to) in links {
+                    let quality = self.quality_of(from, to);
+                    self.net.set_quality(from, to, quality);
+                }
             }
             End::Disk(at) => self.nodes[at].speed = self.profile.disk,
-            End::Room(at) => self.nodes[at].disk.set_capacity(None),
+            End::Room(at) => {
+                self.nodes[at].disk_full = false;
+                self.nodes[at].disk.set_capacity(None);
+            }
             End::Database(at) => self.nodes[at].database_hangs = false,
             End::Paused(at) => self.pause_apply(at, false),
             End::Clock(at) => self.nodes[at].clock.set(self.now, 0, 1_000_000),
+            End::Leader(left) => self.crash_next(left),
+            End::Elected(at, life) => {
+                if self.nodes[at].life() == life {
+                    self.crash_elected(at);
+                }
+            }
+            End::Trim(at, bytes) => self.keep_log(at, bytes),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! write has one seqno, and an acknowledged write is where its policy asks for it.
 
 use super::log_copy::Rules;
-use super::node::Node;
+use super::node::{Fate, Node};
 use super::server::{Mark, Meaning};
 use crate::history::{Check, History, Violation, hold};
 use lockstep_core::policy::PolicyKind;
@@ -108,6 +108,11 @@ impl Judge {
         Ok(())
     }
 
+    /// The machines that ever had this entry on disk, a bit for each.
+    pub(super) fn disks_of(&self, index: Index, hash: u64) -> u32 {
+        self.had.get(&(index, hash)).map_or(0, |had| had.disk)
+    }
+
     /// A member acknowledges a write to its server's thread.
     pub(super) fn answered(&mut self, nodes: &[Node], at: usize, mark: Mark, seqno: Seqno) -> Check {
         let name = at + 1;
@@ -161,7 +166,8 @@ impl Judge {
 
     /// At the end all databases are equal, and hold every acknowledged write that is not in a rescue file.
     pub(super) fn compare(&mut self, nodes: &[Node], rescued: &BTreeSet<Seqno>) -> Check {
-        let with_data: Vec<&Node> = nodes.iter().filter(|node| !node.hello.arbitrator).collect();
+        let with_data: Vec<&Node> =
+            nodes.iter().filter(|node| node.fate == Fate::In && !node.hello.arbitrator).collect();
         let Some(first) = with_data.first().map(|node| &node.server.database) else { return Ok(()) };
         for node in &with_data[1..] {
             let other = &node.server.database;

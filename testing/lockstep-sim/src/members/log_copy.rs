@@ -64,6 +64,12 @@ impl LogCopy {
         self.rules.truncate(keep);
     }
 
+    fn trim_to(&mut self, first: Index) {
+        let gone = first.saturating_sub(self.mirror.base + 1).min(self.seqnos.len() as u64);
+        self.mirror.trim_to(first);
+        self.seqnos.drain(..gone as usize);
+    }
+
     fn push(&mut self, entry: &Entry, mark: Mark) {
         self.mirror.push(mark);
         let writes = matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder);
@@ -86,6 +92,11 @@ impl LogCopy {
         self.seqnos.get(at).filter(|(other, _)| *other == seqno)?;
         let index = self.mirror.base + 1 + at as u64;
         Some((index, self.mirror.get(index)?))
+    }
+
+    /// Whether this member votes, by the end of the log.
+    pub(super) fn is_voter(&self, id: &MemberId) -> bool {
+        self.rules.last().is_some_and(|rules| rules.membership.is_voter(id))
     }
 
     /// The rules in force for an entry, and those that came later.
@@ -140,6 +151,12 @@ impl LogBook {
         self.memory.apply(op, &marks);
         self.in_flight.push_back(InFlight { op: op.clone(), marks });
         Ok(())
+    }
+
+    /// The log has removed what comes before this index.
+    pub(super) fn trimmed(&mut self, first: Index) {
+        self.memory.trim_to(first);
+        self.durable.trim_to(first);
     }
 
     /// All writes up to this ticket are on disk. `persisted` learns each of their entries.

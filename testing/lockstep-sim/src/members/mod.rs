@@ -2,13 +2,18 @@
 //! with servers and clients around it. What members decide by themselves (views, votes, memberships, trims, fallbacks,
 //! state transfers) nothing here decides for them.
 
+mod apply_order;
+mod at_risk;
 mod calm;
 mod clients;
+mod damage;
 mod faults;
 mod judge;
 mod log_copy;
 mod network;
 mod node;
+mod office;
+mod operator;
 mod process;
 mod round;
 mod server;
@@ -18,24 +23,37 @@ use crate::cluster::{Counters, Settings};
 use crate::history::{Check, History, Violation};
 use crate::machine::{Clock, Name};
 use crate::mutate::Planted;
-use crate::network::Network;
-use crate::profile::{MS, Profile, SECOND};
+use crate::network::{Network, Quality};
+use crate::profile::{MS, Profile, SECOND, World as WorldKind};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::trace::Trace;
+use crate::writers::Writers;
 use bytes::Bytes;
 use faults::End;
 use judge::Judge;
-use lockstep_core::{Gtid, Micros, Uuid};
+use lockstep_core::{Gtid, Micros, Seqno, Uuid};
 use lockstep_log::MemDisk;
 use lockstep_node::{Hello, Tuning};
 use network::Links;
-use node::Node;
+use node::{Fate, Node};
 use server::Server;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The history that the first member founds.
 const HISTORY: Uuid = Uuid([0x77; 16]);
+
+/// Machines at the start, at most, and machines that may come later.
+const MEMBERS_MAX: usize = 7;
+const SPARES: usize = 2;
+
+/// Sets the chance that zones are drawn by apart from the rest.
+const ZONES: u64 = 0x5a6f_6e65_5a6f_6e65;
+
+fn zone_of(at: usize, zones: usize) -> u8 {
+    (at % zones) as u8
+}
 
 /// A scheduled event. `life` names the process that it is for.
 enum Event {
@@ -55,6 +73,8 @@ enum Event {
     Down { at: usize, peer: usize, link: u64 },
     /// Connections are made.
     Connect,
+    /// The operator looks at what is lost.
+    Operate,
     /// Clients write and read.
     Clients { round: u64 },
     /// A fault happens.
@@ -83,6 +103,16 @@ pub(crate) struct World {
     profile: Profile,
     nodes: Vec<Node>,
     judge: Judge,
+    at_risk: at_risk::AtRisk,
+    around: faults::AroundWeights,
+    /// Where the clients are, if not anywhere.
+    writers: Option<Writers>,
+    /// Seqnos in the rescue files of disks that are gone.
+    rescued: BTreeSet<Seqno>,
+    /// Counts what may change who reaches whom.
+    weather: u64,
+    /// So many new leaders will not last.
+    short_terms: u32,
     streaming: Vec<streams::Client>,
     /// The last write's number.
     marks: u64,
@@ -101,26 +131,29 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(settings: Settings) -> World {
         let mut rng = Rng::new(settings.seed);
-        let profile = Profile::draw(&mut rng, crate::profile::World::Any);
-        let members = *rng.pick(&[2, 3, 3, 3, 4, 5]);
-        let zones = *rng.pick(&[1, 1, 2, 3]);
-        let (learner, arbitrator) = (rng.one_in(4), rng.one_in(4));
+        let mut profile = Profile::draw(&mut rng, settings.world);
+        if settings.relays() {
+            profile = profile.with_zones(&mut Rng::new(settings.seed ^ ZONES));
+        }
+        let members = (profile.voters + profile.learners).clamp(1, MEMBERS_MAX);
+        let zones = if settings.relays() { 2 } else { *rng.pick(&[1, 1, 2, 3]) };
+        let around = faults::AroundWeights::draw(&mut rng, profile.policies);
         let tuning = Tuning {
             heartbeat: Duration::from_micros(profile.heartbeat),
             election_timeout: Duration::from_micros(profile.election_timeout),
-            follow_writer: rng.one_in(2),
+            evict_timeout: Duration::from_secs(*rng.pick(&[300, 300, 15])),
+            follow_writer: settings.world == WorldKind::Writers || rng.one_in(2),
             disk_timeout: Duration::from_millis(*rng.pick(&[0, 1000, 5000])),
-            relay: rng.one_in(2),
-            segment_bytes: profile.segment_bytes.max(16 << 10),
+            relay: settings.relays(),
+            segment_bytes: profile.segment_bytes,
             log_bytes: *rng.pick(&[64 << 10, 1 << 20, 1 << 30]),
             log_max_bytes: 8 << 20,
-            log_keep: Duration::from_secs(*rng.pick(&[0, 20])),
+            log_keep: Duration::from_secs(*rng.pick(&[0, 0, 20])),
             ..Tuning::default()
         };
-        let nodes = (0..members)
+        let nodes: Vec<Node> = (0..members + SPARES)
             .map(|at| {
                 let byte = at as u8 + 1;
-                let last = at > 1 && at + 1 == members;
                 let hello = Hello {
                     id: Uuid([byte; 16]),
                     incarnation: 0,
@@ -133,9 +166,9 @@ impl World {
                     name: format!("n{byte}"),
                     address: format!("10.0.0.{byte}:4567"),
                     incoming: format!("10.0.0.{byte}:3306"),
-                    zone: (at % zones) as u8,
-                    wants_vote: !(last && learner),
-                    arbitrator: last && !learner && arbitrator,
+                    zone: zone_of(at, zones),
+                    wants_vote: at < profile.voters || at >= members,
+                    arbitrator: settings.arbitrates(at),
                 };
                 let disk = MemDisk::new();
                 disk.set_sector_bytes(profile.sector_bytes);
@@ -145,11 +178,14 @@ impl World {
                 Node {
                     id: hello.id,
                     former: Vec::new(),
+                    fate: if at < members { Fate::In } else { Fate::Out },
                     hello,
                     tuning: tuning.clone(),
                     disk,
                     speed: profile.disk,
                     disk_fails: false,
+                    damaged: false,
+                    disk_full: false,
                     clock: Clock {
                         shown: rng.below(1 << 40),
                         since: 0,
@@ -161,12 +197,16 @@ impl World {
                     database_hangs: false,
                     serving: false,
                     lives: 0,
-                    starting: true,
+                    starting: at < members,
+                    told_to_leave: false,
                     paused_until: 0,
                     process: None,
                 }
             })
             .collect();
+        let mut net = Network::new(nodes.len(), profile.quality);
+        net.reset(|from, to| profile.between(zone_of(from, zones), zone_of(to, zones)));
+        let writers = (settings.world == WorldKind::Writers).then(|| Writers::new(settings.seed));
         World {
             now: 0,
             trace: Trace::new(settings.trace, settings.trace_from),
@@ -174,11 +214,17 @@ impl World {
             history: None,
             settings,
             queue: Queue::default(),
-            net: Network::new(members, profile.quality),
+            net,
             links: Links::default(),
             profile,
             nodes,
             judge: Judge::default(),
+            at_risk: at_risk::AtRisk::default(),
+            around,
+            writers,
+            rescued: BTreeSet::new(),
+            weather: 0,
+            short_terms: 0,
             streaming: Vec::new(),
             marks: 0,
             zones,
@@ -216,15 +262,21 @@ impl World {
         }
     }
 
+    /// The link between two places at its best.
+    fn quality_of(&self, from: usize, to: usize) -> Quality {
+        self.profile.between(zone_of(from, self.zones), zone_of(to, self.zones))
+    }
+
     /// Runs to the end, or to the first broken rule.
     pub(crate) fn run(&mut self) -> Check {
         self.tell(format_args!("seed {}: {:?}", self.settings.seed, self.profile));
-        for at in 0..self.nodes.len() {
+        for at in self.used() {
             let after = if at == 0 { 0 } else { self.rng.between(MS, 300 * MS) };
             self.queue.push(after, Event::Start { at });
         }
         self.queue.push(MS, Event::Connect);
         self.queue.push(MS, Event::Calm);
+        self.queue.push(SECOND, Event::Operate);
         while !self.done {
             let Some((at, event)) = self.queue.pop() else {
                 return Err(Violation { rule: "something always happens", what: "no event is left".into() });
@@ -240,8 +292,7 @@ impl World {
     fn happen(&mut self, event: Event) -> Check {
         match event {
             Event::Frame { from, to, link, kind, payload } => {
-                if self.links.is_up(to, from, link) {
-                    let from = self.nodes[from].id;
+                if let Some(from) = self.links.peer(to, from, link) {
                     self.input(to, node::Input::Frame { from, kind, payload });
                 }
             }
@@ -271,6 +322,10 @@ impl World {
             Event::Connect => {
                 self.connect();
                 self.queue.push(self.now + 20 * MS, Event::Connect);
+            }
+            Event::Operate => {
+                self.operate();
+                self.queue.push(self.now + 500 * MS, Event::Operate);
             }
             Event::Clients { round } if round == self.round => self.clients(),
             Event::Fault { round } if round == self.round => return self.fault(),

@@ -1,7 +1,7 @@
 //! Connections: one between two members, made when both admit each other. Frames arrive in order; a cut ends the
 //! connection, which each side notices for itself.
 
-use super::{Event, World};
+use super::{Event, World, zone_of};
 use crate::machine::Name;
 use crate::profile::{MS, SECOND};
 use crate::trace::brief;
@@ -13,10 +13,14 @@ use std::collections::BTreeMap;
 
 /// One in this many frames of Raft arrives twice, where frames are repeated.
 const REPEATED: u64 = 64;
+/// The last version without relays.
+const WITHOUT_RELAYS: u16 = 3;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
     id: u64,
+    /// The members, which may have other ids when the end is noticed.
+    ids: [MemberId; 2],
     /// Of each side, the smaller place first: it has not noticed an end.
     up: [bool; 2],
     /// Nothing passes any more, in the direction from this side.
@@ -35,24 +39,29 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 }
 
 impl Links {
-    /// Whether this side of the connection is up.
-    pub(super) fn is_up(&self, at: usize, peer: usize, id: u64) -> bool {
-        self.all.get(&pair(at, peer)).is_some_and(|link| link.id == id && link.up[usize::from(at > peer)])
-    }
-
     fn get(&self, at: usize, peer: usize) -> Option<Link> {
         self.all.get(&pair(at, peer)).copied()
     }
 
-    /// Closes one side. Whether it was up.
-    fn close(&mut self, at: usize, peer: usize, id: u64) -> bool {
-        let Some(link) = self.all.get_mut(&pair(at, peer)).filter(|link| link.id == id) else { return false };
-        let was = std::mem::replace(&mut link.up[usize::from(at > peer)], false);
+    /// The member at the other side of a connection, if this side of it is up.
+    pub(super) fn peer(&self, at: usize, peer: usize, id: u64) -> Option<MemberId> {
+        let link = self.all.get(&pair(at, peer)).filter(|link| link.id == id)?;
+        link.up[usize::from(at > peer)].then_some(link.ids[usize::from(at < peer)])
+    }
+
+    /// Whether two members are connected, as both know, and frames pass.
+    pub(super) fn is_alive(&self, at: usize, peer: usize) -> bool {
+        self.get(at, peer).is_some_and(|link| link.up == [true; 2] && link.dead == [false; 2])
+    }
+
+    /// Closes one side.
+    fn close(&mut self, at: usize, peer: usize, id: u64) {
+        let Some(link) = self.all.get_mut(&pair(at, peer)).filter(|link| link.id == id) else { return };
+        link.up[usize::from(at > peer)] = false;
         link.dead = [true; 2];
         if link.up == [false; 2] {
             self.all.remove(&pair(at, peer));
         }
-        was
     }
 }
 
@@ -116,14 +125,20 @@ impl World {
             }
         }
         self.links.ids += 1;
-        let link = Link { id: self.links.ids, up: [true; 2], dead: [false; 2] };
+        self.weather += 1;
+        let link = Link { id: self.links.ids, ids: [ha.id, hb.id], up: [true; 2], dead: [false; 2] };
         self.links.all.insert((a, b), link);
         self.net.reconnect(a, b);
+        // Members of an older version pass nothing on.
+        let version = match [a, b].iter().all(|at| self.settings.knows_relays(*at)) {
+            true => VERSIONS.1,
+            false => VERSIONS.1.min(WITHOUT_RELAYS),
+        };
         for (at, peer, other) in [(a, b, hb), (b, a, ha)] {
             let rtt = self.net.quality(at, peer).delay + self.net.quality(peer, at).delay;
             if let Some(process) = &mut self.nodes[at].process {
                 let id = other.id;
-                process.node.peer_up(other, VERSIONS.1);
+                process.node.peer_up(other, version);
                 process.node.round_trip(id, rtt);
             }
             self.wake(at, 0);
@@ -141,13 +156,14 @@ impl World {
                 }
             }
         }
-        let quality = self.profile.quality;
-        self.net.mend_all(|_, _| quality);
+        let (profile, zones) = (&self.profile, self.zones);
+        self.net.mend_all(|from, to| profile.between(zone_of(from, zones), zone_of(to, zones)));
     }
 
     /// Nothing passes any more from one to the other; both notice it some time later.
     pub(super) fn cut(&mut self, from: usize, to: usize) {
         self.net.cut(from, to);
+        self.weather += 1;
         let Some(link) = self.links.all.get_mut(&pair(from, to)) else { return };
         link.dead[usize::from(from > to)] = true;
         let id = link.id;
@@ -159,14 +175,14 @@ impl World {
 
     /// One side has noticed the end of a connection.
     pub(super) fn side_down(&mut self, at: usize, peer: usize, link: u64) {
-        if !self.links.close(at, peer, link) {
-            return;
-        }
-        let (now, id) = (self.now, self.nodes[peer].id);
+        let Some(id) = self.links.peer(at, peer, link) else { return };
+        self.links.close(at, peer, link);
+        let now = self.now;
         let node = &mut self.nodes[at];
         let (local, wall) = (node.clock.local(now), node.clock.wall(now));
         if let Some(process) = &mut node.process {
             process.node.begin_round(local, wall);
+            process.office.loses(&id);
             process.node.peer_down(id);
             self.wake(at, 0);
         }

@@ -1,6 +1,7 @@
 //! One machine, its server, and the process of its member.
 
-use super::log_copy::LogBook;
+use super::log_copy::{LogBook, LogCopy};
+use super::office::Office;
 use super::server::Server;
 use crate::machine::Clock;
 use crate::profile::DiskSpeed;
@@ -23,6 +24,15 @@ pub(super) struct Write {
     pub(super) submission: Submission,
 }
 
+/// A causal read that is not answered.
+pub(super) struct Read {
+    pub(super) id: u64,
+    /// It must see everything up to this seqno.
+    pub(super) floor: i64,
+    /// When it was asked, by the process's clock.
+    pub(super) asked: Micros,
+}
+
 /// A running process.
 pub(super) struct Process {
     /// Counts the processes of a machine.
@@ -41,25 +51,45 @@ pub(super) struct Process {
     pub(super) term: Term,
     pub(super) leads: bool,
     pub(super) writes: Vec<Write>,
-    /// Causal reads: number, and the seqno that they must see.
-    pub(super) reads: Vec<(u64, i64)>,
+    pub(super) reads: Vec<Read>,
     /// How many writes were refused for the policy.
     pub(super) refused: u64,
     /// When the log was last told the commit index.
     pub(super) hinted_at: Micros,
+    /// Its elections, and its time as a leader.
+    pub(super) office: Office,
+    /// Where the log's last segment ended (number, bytes) at the last sync but one, and at the last one: damage before
+    /// the former can always be told.
+    pub(super) synced_to: [Option<(u64, u64)>; 2],
+}
+
+/// Whether a machine takes part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// Not yet, or no more until the operator wants it.
+    Out,
+    /// Running, or down for a while.
+    In,
+    /// Lost for good, with its disk.
+    Lost,
 }
 
 /// A machine.
 pub(super) struct Node {
     pub(super) id: MemberId,
-    /// Earlier identities.
-    pub(super) former: Vec<MemberId>,
+    /// Earlier identities, and what their disks held when they ended.
+    pub(super) former: Vec<(MemberId, LogCopy)>,
+    pub(super) fate: Fate,
     pub(super) hello: Hello,
     pub(super) tuning: Tuning,
     pub(super) disk: MemDisk,
     pub(super) speed: DiskSpeed,
     /// An operation of the disk may fail: an error of the log is then no surprise.
     pub(super) disk_fails: bool,
+    /// The medium is damaged: a log that cannot be opened is then no surprise.
+    pub(super) damaged: bool,
+    /// The disk has no room for more.
+    pub(super) disk_full: bool,
     pub(super) clock: Clock,
     pub(super) book: LogBook,
     pub(super) server: Server,
@@ -70,6 +100,8 @@ pub(super) struct Node {
     pub(super) lives: u64,
     /// A start is on its way.
     pub(super) starting: bool,
+    /// An operator had it removed while it ran: its node fails then.
+    pub(super) told_to_leave: bool,
     pub(super) paused_until: Micros,
     pub(super) process: Option<Process>,
 }
@@ -77,7 +109,25 @@ pub(super) struct Node {
 impl Node {
     /// Whether this machine's member has or had this id.
     pub(super) fn has_been(&self, id: &MemberId) -> bool {
-        self.id == *id || self.former.contains(id)
+        self.id == *id || self.former.iter().any(|(former, _)| former == id)
+    }
+
+    /// What the member of this id certainly has on its disk, or had when it ended.
+    pub(super) fn durable_of(&self, id: &MemberId) -> Option<&LogCopy> {
+        if self.id == *id {
+            return Some(&self.book.durable);
+        }
+        self.former.iter().find(|(former, _)| former == id).map(|(_, log)| log)
+    }
+
+    /// Whether it runs and is not stopped.
+    pub(super) fn awake(&self, now: Micros) -> bool {
+        self.process.is_some() && self.paused_until <= now
+    }
+
+    /// Whether it leads, as far as it knows.
+    pub(super) fn leads(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.leads)
     }
 
     /// Its process, if it runs.

@@ -1,6 +1,7 @@
 //! Start and end of a process, and the log's thread.
 
-use super::node::{Input, Process};
+use super::node::{Fate, Input, Process};
+use super::office::Office;
 use super::{Event, HISTORY, World};
 use crate::history::{Check, Violation, hold};
 use crate::machine::Name;
@@ -23,10 +24,23 @@ impl World {
         let position = self.position(at);
         let node = &mut self.nodes[at];
         node.starting = false;
-        if node.process.is_some() {
+        if node.process.is_some() || node.fate != Fate::In {
             return Ok(());
         }
+        node.disk_fails = node.disk_full;
+        node.told_to_leave = false;
         node.disk.clear_faults();
+        let fails = self.trouble && !node.damaged && self.profile.start_fails > 0;
+        if fails && self.rng.one_in(self.profile.start_fails) {
+            let n = self.rng.between(1, 10);
+            node.disk_fails = true;
+            match self.rng.below(4) {
+                0 => node.disk.fail_sync(n),
+                1 => node.disk.fail_op(n, Fault::Io),
+                2 => node.disk.fail_op(n, Fault::NoSpace),
+                _ => node.disk.fail_op(n, Fault::PowerCut),
+            }
+        }
         node.disk.set_now_us(node.clock.wall(now));
         node.lives += 1;
         let life = node.lives;
@@ -40,11 +54,12 @@ impl World {
             heartbeat: profile.heartbeat,
             election_timeout: profile.election_timeout,
             segment_bytes: node.tuning.segment_bytes,
-            max_append_bytes: profile.max_append_bytes.max(4 << 10),
-            max_inflight_bytes: profile.max_inflight_bytes.max(64 << 10),
-            cache_bytes: profile.cache_bytes.max(16 << 10),
-            max_unwritten_bytes: 256 << 10,
-            max_at_risk_bytes: 256 << 10,
+            max_append_bytes: profile.max_append_bytes,
+            max_inflight_bytes: profile.max_inflight_bytes,
+            cache_bytes: profile.cache_bytes,
+            // No more than a few windows, so that it is met where disks are slow.
+            max_unwritten_bytes: 2 * profile.max_inflight_bytes,
+            max_at_risk_bytes: 2 * profile.max_inflight_bytes,
             seed: self.settings.seed ^ life << 8 ^ at as u64,
             failpoints,
         };
@@ -57,14 +72,32 @@ impl World {
         let (mut started, recovered) = match SimulatedNode::start(&node.disk, setup, local) {
             Ok(started) => started,
             Err(error) => {
-                hold!(node.disk_fails, "a log can be opened after a crash", "{}: {error}", Name(at + 1));
-                node.disk.kill();
+                hold!(
+                    node.disk_fails || node.damaged,
+                    "a log can be opened after a crash",
+                    "{}: {error}",
+                    Name(at + 1)
+                );
+                let damaged = node.damaged;
+                let seed = self.rng.bits();
+                node.disk.crash(seed);
                 self.say(at, format_args!("cannot start: {error}"));
-                self.counters.failed_starts += 1;
+                if damaged {
+                    self.counters.damaged_logs += 1;
+                    // The database is another file, and may be whole.
+                    let with_database = self.rng.one_in(2) || !self.has_better(at);
+                    self.new_identity(at, with_database);
+                } else {
+                    self.counters.failed_starts += 1;
+                }
                 self.start_later(at, 100 * MS, SECOND);
                 return Ok(());
             }
         };
+        // All of it was read: the damage hit bytes outside of the log, or one of two copies.
+        node.damaged = false;
+        node.disk.clear_faults();
+        node.disk_fails = node.disk_full;
         hold!(
             Uuid(recovered.identity.member_id) == node.id,
             "a member keeps its id",
@@ -100,6 +133,7 @@ impl World {
         hold!(connected.is_ok(), "a member can be started", "{}: {connected:?}", Name(at + 1));
         node.server.begin(started.finished());
         let (commit, term) = (started.raft().commit(), started.raft().term());
+        let office = Office::new(started.raft(), local);
         node.process = Some(Process {
             life,
             node: started,
@@ -114,8 +148,11 @@ impl World {
             reads: Vec::new(),
             refused: 0,
             hinted_at: now,
+            office,
+            synced_to: [None; 2],
         });
         self.counters.starts += 1;
+        self.weather += 1;
         self.trace.mix(term ^ found.last() << 32);
         self.say(
             at,
@@ -133,6 +170,7 @@ impl World {
         let (seed, half, nth) = (self.rng.bits(), self.rng.one_in(2), self.rng.between(1, 5));
         let node = &mut self.nodes[at];
         let Some(mut process) = node.process.take() else { return };
+        self.weather += 1;
         if process.busy && half {
             node.disk.fail_op(nth, Fault::PowerCut);
             let _ = process.node.end_batch(false);
@@ -158,9 +196,9 @@ impl World {
     }
 
     pub(super) fn start_later(&mut self, at: usize, low: Micros, high: Micros) {
-        if !self.nodes[at].starting && self.nodes[at].process.is_none() {
+        if self.nodes[at].fate == Fate::In && !self.nodes[at].starting && self.nodes[at].process.is_none() {
             self.nodes[at].starting = true;
-            let after = self.rng.between(low, high);
+            let after = self.rng.between(low, high.max(low));
             self.queue.push(self.now + after, Event::Start { at });
         }
     }
@@ -227,7 +265,11 @@ impl World {
         };
         let judge = &mut self.judge;
         for answer in answers {
+            if let Some(first) = answer.trimmed() {
+                node.book.trimmed(first);
+            }
             if let Some(ticket) = answer.written() {
+                process.synced_to = [process.synced_to[1], process.node.log_end()];
                 node.book.synced(ticket, |index, mark| judge.persisted(at, index, mark.hash));
             }
             process.inbox.push_back(Input::Log(answer));

@@ -1,6 +1,7 @@
 //! One round of a process: inputs in, the member decides, effects out; and the checks of everything that goes by.
 
-use super::node::Input;
+use super::node::{Input, Read};
+use super::server::Delivered;
 use super::{World, server};
 use crate::history::{Check, History, Violation, Witness, hold};
 use crate::machine::Name;
@@ -9,18 +10,23 @@ use crate::profile::{MS, SECOND};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::Membership;
 use lockstep_core::message::Message;
+use lockstep_core::placement::REST;
 use lockstep_core::raft::{Role, WriteOp};
 use lockstep_core::{EntryKind, Index, MemberId, Micros, Term};
-use lockstep_node::SubmitOutcome;
-use lockstep_node::simulation::{Output, raft_message};
+use lockstep_node::{NodeError, SubmitOutcome};
+use lockstep_node::simulation::{Output, is_raft, raft_message};
 use std::sync::Arc;
 
 /// No process sleeps longer than this.
 const NAP: Micros = 100 * MS;
 /// The log is told the commit index this often.
 const HINT: Micros = SECOND;
-/// Tags of messages that are checked: `Vote`, `VoteReply` and `Ack`.
-const CHECKED: [u8; 3] = [3, 4, 6];
+/// A member that was removed says so, and has to be started again.
+const REMOVED: &str = "an operator has removed this member";
+/// Tags of sent messages that are checked: `Vote`, `VoteReply`, `Ack` and `TailQuery`.
+const SENT: [u8; 4] = [3, 4, 6, 15];
+/// Tags of received messages that are checked: `PreVoteReply`, `VoteReply` and `TailReply`.
+const RECEIVED: [u8; 3] = [2, 4, 16];
 
 impl World {
     pub(super) fn round(&mut self, at: usize) -> Check {
@@ -37,7 +43,21 @@ impl World {
         process.node.begin_round(local, wall);
         while let Some(input) = process.inbox.pop_front() {
             match input {
-                Input::Frame { from, kind, payload } => process.node.frame(from, kind, payload),
+                Input::Frame { from, kind, payload } => {
+                    if is_raft(kind) {
+                        process.office.hears(from, local);
+                    }
+                    match raft_message(kind, &payload, |tag| RECEIVED.contains(&tag)) {
+                        Some(Message::PreVoteReply { term, granted: true }) => {
+                            process.office.pre_vote(from, term, term_before);
+                        }
+                        Some(
+                            Message::VoteReply { term, granted: true } | Message::TailReply { term, .. },
+                        ) => process.office.reaches(process.node.raft(), from, term),
+                        _ => {}
+                    }
+                    process.node.frame(from, kind, payload);
+                }
                 Input::Log(answered) => process.node.log_answered(answered),
             }
         }
@@ -70,10 +90,11 @@ impl World {
             }
         }
         self.leads_and_commits(at, id, life, (term_before, term), leads, commit, &memberships)?;
+        let mut left = false;
         for output in outputs {
             match output {
                 Output::Send { to, kind, payload } => {
-                    if let Some(message) = raft_message(kind, &payload, |tag| CHECKED.contains(&tag)) {
+                    if let Some(message) = raft_message(kind, &payload, |tag| SENT.contains(&tag)) {
                         self.may_say(at, &to, &message)?;
                     }
                     self.send(at, &to, kind, payload);
@@ -84,10 +105,15 @@ impl World {
                     }
                 }
                 Output::Connected(result) => {
-                    hold!(result.is_ok(), "a member joins", "{}: {result:?}", Name(at + 1));
+                    let removed = matches!(&result, Err(NodeError::Log(text)) if text.starts_with(REMOVED));
+                    hold!(result.is_ok() || removed, "a member joins", "{}: {result:?}", Name(at + 1));
+                    left |= removed;
                 }
-                Output::Left => self.hang_up_all(at, 10 * MS),
-                Output::Log(level, text) => self.say(at, format_args!("{level:?}: {text}")),
+                Output::Left => left = true,
+                Output::Log(level, text) => {
+                    self.say(at, format_args!("{level:?}: {text}"));
+                    self.logged(at, life, &text)?;
+                }
                 Output::Causal { id, seqno } => self.read_answered(at, id, seqno)?,
                 Output::Answer { token, answer } => {
                     self.say(at, format_args!("answers command {token}: {answer:?}"));
@@ -103,7 +129,91 @@ impl World {
         }
         self.start_io(at)?;
         self.writes_answered(at)?;
+        self.delivered(at)?;
+        let election_timeout = self.settings.promises.then_some(self.profile.election_timeout);
+        if let Some(process) = self.nodes[at].living(life) {
+            let raft = process.node.raft();
+            let fell = process.office.round_ends(&Name(at + 1), raft, local, election_timeout)?;
+            self.counters.fallbacks += u64::from(fell);
+        }
+        if left && self.nodes[at].life() == life {
+            self.say(at, format_args!("has left"));
+            self.stop(at, false);
+            self.start_later(at, 10 * MS, 2 * SECOND);
+            return Ok(());
+        }
         self.after_round(at, life)
+    }
+
+    /// Lines of the error log that show a broken rule.
+    fn logged(&mut self, at: usize, life: u64, text: &str) -> Check {
+        hold!(
+            !text.contains("cannot be certified"),
+            "committed entries can be certified",
+            "{}: {text}",
+            Name(at + 1)
+        );
+        if text.ends_with("it is to lead (leader.follow_writer)") {
+            self.counters.follows += 1;
+            let now = self.now;
+            let local = self.nodes[at].clock.local(now);
+            if let Some(process) = self.nodes[at].living(life) {
+                let led_for = process.office.led_for(local);
+                hold!(
+                    led_for >= REST * SECOND,
+                    "a leader rests before it moves leadership",
+                    "{} has led for {led_for} us",
+                    Name(at + 1)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what the server was given in this round.
+    fn delivered(&mut self, at: usize) -> Check {
+        let node = &mut self.nodes[at];
+        let mut unchecked = std::mem::take(&mut node.server.unchecked);
+        // The threads that waited for their entries were answered after the rest of the round.
+        unchecked.sort_by_key(|delivered| delivered.seqno);
+        let Some(process) = &node.process else { return Ok(()) };
+        let raft = process.node.raft();
+        let name = Name(at + 1);
+        for Delivered { seqno, meaning, ordered } in unchecked {
+            self.judge.meaning(at, seqno, meaning)?;
+            let Some(ordered) = ordered else {
+                node.server.apply_order.view(seqno);
+                continue;
+            };
+            node.server.apply_order.check(&name, &ordered)?;
+            let Some((index, mark)) = node.book.memory.place_of(seqno) else { continue };
+            let durable = node.book.durable.mirror.get(index);
+            hold!(
+                !self.settings.promises || durable == Some(mark) || index <= node.book.durable.mirror.base,
+                "delivered is on the own disk",
+                "{name} delivers index {index}, on disk is {durable:?}"
+            );
+            if index <= raft.commit() || !self.settings.promises {
+                continue;
+            }
+            let policy = raft.committed_state().policy;
+            hold!(
+                raft.role() == Role::Leader
+                    && raft.term() == mark.term
+                    && raft.term_at(raft.commit()) == Some(mark.term)
+                    && ordered.origin == node.id
+                    && seqno - raft.committed_state().seqno <= policy.max_at_risk as i64
+                    && policy.is_weak(),
+                "a leader delivers early what is its own",
+                "{name} ({:?} of term {}) delivers index {index} of term {} by {:?}, committed is {}: {policy:?}",
+                raft.role(),
+                raft.term(),
+                mark.term,
+                ordered.origin,
+                raft.commit()
+            );
+        }
+        Ok(())
     }
 
     /// Records a requested write with the checkers.
@@ -122,6 +232,9 @@ impl World {
         node.book
             .write(op, marks.clone(), commit)
             .map_err(|v| Violation { what: format!("{} {}", Name(at + 1), v.what), ..v })?;
+        if let (Some(process), Some(from)) = (&mut node.process, op.truncate_from) {
+            process.office.cut(from);
+        }
         for (entry, mark) in op.entries.iter().zip(marks) {
             self.trace.mix(mark.hash);
             self.judge.received(at, entry.index, mark.hash);
@@ -132,6 +245,14 @@ impl World {
             if entry.kind == EntryKind::Membership
                 && let Ok(next) = Membership::decode(&mut Reader::new(entry.payload()))
             {
+                let (name, promises) = (Name(at + 1), self.settings.promises);
+                let last = memberships.last();
+                if let (Some(process), Some(before), true) = (&node.process, last, promises) {
+                    process.office.may_change(&name, process.node.raft(), entry, before, &next)?;
+                }
+                if let Some(process) = &mut node.process {
+                    process.office.changes(entry.index);
+                }
                 memberships.push(Arc::new(next));
             }
         }
@@ -172,7 +293,11 @@ impl World {
         if leads && (!process.leads || process.term != terms.1) {
             self.say(at, format_args!("leads term {}", terms.1));
             history.leads(id, life, terms.1, &node.book.memory.mirror)?;
+            self.new_leader(at, terms.1)?;
+            self.elected(at);
         }
+        let node = &self.nodes[at];
+        let Some(process) = &node.process else { return Ok(()) };
         let before = process.commit;
         hold!(commit >= before, "the commit index never falls", "{}: {before} to {commit}", Name(at + 1));
         if commit > before {
@@ -180,7 +305,7 @@ impl World {
             let on_disk = |membership: &Membership, index: Index, term: Term| {
                 let holds = |id: &MemberId| {
                     let durable =
-                        self.nodes.iter().find(|node| node.id == *id).map(|node| &node.book.durable);
+                        self.nodes.iter().find_map(|node| node.durable_of(id));
                     durable.and_then(|log| log.mirror.term_at(index)) == Some(term)
                 };
                 membership.voters().filter(holds).count()
@@ -199,10 +324,24 @@ impl World {
 
     /// What is said must be on the disk.
     fn may_say(&mut self, at: usize, to: &MemberId, message: &Message) -> Check {
-        let node = &self.nodes[at];
+        let node = &mut self.nodes[at];
         let Some(history) = &mut self.history else { return Ok(()) };
         match message {
-            Message::Vote { term, .. } => history.votes(node.id, *term, node.id)?,
+            Message::Vote { term, transfer, .. } => {
+                let name = Name(at + 1);
+                if let Some(process) = &mut node.process {
+                    process.office.campaigns(*term, self.weather);
+                    if !transfer && history.promises() {
+                        process.office.may_campaign(&name, *term)?;
+                    }
+                }
+                history.votes(node.id, *term, node.id)?;
+            }
+            Message::TailQuery { term } => {
+                if let Some(process) = &mut node.process {
+                    process.office.campaigns(*term, self.weather);
+                }
+            }
             Message::VoteReply { term, granted: true } => {
                 hold!(
                     !history.promises() || node.book.durable_vote == (*term, Some(*to)),
@@ -256,11 +395,13 @@ impl World {
                         "write {mark} of {} was given another's place",
                         Name(at + 1)
                     );
-                    self.nodes[at].server.delivered_entry(&ordered);
-                    self.part_done(mark, Some(ordered.seqno).filter(|_| ordered.pass));
-                    if ordered.pass {
+                    let (seqno, pass) = (ordered.seqno, ordered.pass);
+                    self.nodes[at].server.delivered_entry(ordered);
+                    self.part_done(mark, Some(seqno).filter(|_| pass));
+                    if pass {
                         self.answers += 1;
-                        self.judge.answered(&self.nodes, at, mark, ordered.seqno)?;
+                        self.judge.answered(&self.nodes, at, mark, seqno)?;
+                        self.early(at, seqno)?;
                     }
                 }
             }
@@ -268,12 +409,25 @@ impl World {
         Ok(())
     }
 
+    /// A write is acknowledged, perhaps before it is committed.
+    fn early(&mut self, at: usize, seqno: i64) -> Check {
+        let node = &self.nodes[at];
+        let commit = node.process.as_ref().map_or(0, |process| process.commit);
+        let place = node.book.memory.place_of(seqno).filter(|(index, _)| *index > commit);
+        let Some((index, mark)) = place.filter(|_| self.settings.promises) else { return Ok(()) };
+        self.counters.early += 1;
+        self.at_risk.acknowledged(at, index, mark, self.judge.disks_of(index, mark.hash))
+    }
+
     fn read_answered(&mut self, at: usize, id: u64, seqno: Option<i64>) -> Check {
         let Some(process) = &mut self.nodes[at].process else { return Ok(()) };
-        let Some(place) = process.reads.iter().position(|(read, _)| *read == id) else { return Ok(()) };
-        let (_, floor) = process.reads.swap_remove(place);
+        let Some(place) = process.reads.iter().position(|read| read.id == id) else { return Ok(()) };
+        let Read { floor, asked, .. } = process.reads.swap_remove(place);
         if let Some(seqno) = seqno {
             self.counters.reads += 1;
+            if self.settings.promises {
+                process.office.may_read(&Name(at + 1), process.node.raft(), asked)?;
+            }
             hold!(
                 seqno >= floor,
                 "reads see what was acknowledged",
@@ -288,14 +442,10 @@ impl World {
     fn after_round(&mut self, at: usize, life: u64) -> Check {
         let now = self.now;
         let node = &mut self.nodes[at];
-        let unchecked = std::mem::take(&mut node.server.unchecked);
         if !node.server.is_idle() && !node.serving {
             node.serving = true;
             let after = self.rng.between(100, self.profile.apply.max(MS));
             self.queue.push(now + after, super::Event::Serve { at });
-        }
-        for (seqno, meaning) in unchecked {
-            self.judge.meaning(at, seqno, meaning)?;
         }
         let node = &mut self.nodes[at];
         let clock = node.clock;
@@ -319,7 +469,8 @@ impl World {
             });
         }
         let failed = self.nodes[at].server.failed.take();
-        if let Some(text) = failed.filter(|_| !self.nodes[at].server.gives_up_data) {
+        let expected = self.nodes[at].server.gives_up_data || self.nodes[at].told_to_leave;
+        if let Some(text) = failed.filter(|_| !expected) {
             return Err(Violation { rule: "no member fails", what: format!("{}: {text}", Name(at + 1)) });
         }
         Ok(())

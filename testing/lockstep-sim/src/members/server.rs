@@ -1,5 +1,6 @@
 //! A database and the threads of its server: delivered entries are finished in seqno order, some time later.
 
+use super::apply_order::ApplyOrder;
 use super::streams::{StreamEffect, Streams};
 use bytes::Bytes;
 use lockstep_core::{EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, ViewUuid};
@@ -26,6 +27,15 @@ pub(super) enum Meaning {
     View,
     /// Whether it passes certification.
     Write(Mark, bool),
+}
+
+/// An entry that was delivered, or given to the thread that waited for it.
+#[derive(Debug)]
+pub(super) struct Delivered {
+    pub(super) seqno: Seqno,
+    pub(super) meaning: Meaning,
+    /// `None`: a view.
+    pub(super) ordered: Option<Ordered>,
 }
 
 /// A state transfer that this member's server has to send.
@@ -66,7 +76,8 @@ pub(super) struct Server {
     /// A violated invariant, which ends the test.
     pub(super) violation: Option<String>,
     /// Entries delivered since the last check.
-    pub(super) unchecked: Vec<(Seqno, Meaning)>,
+    pub(super) unchecked: Vec<Delivered>,
+    pub(super) apply_order: ApplyOrder,
 }
 
 impl Server {
@@ -86,6 +97,7 @@ impl Server {
             failed: None,
             violation: None,
             unchecked: Vec::new(),
+            apply_order: ApplyOrder::default(),
         }
     }
 
@@ -93,6 +105,8 @@ impl Server {
     pub(super) fn begin(&mut self, position: Seqno) {
         self.pending.clear();
         self.views.clear();
+        self.unchecked.clear();
+        self.apply_order = ApplyOrder::default();
         self.donations.clear();
         (self.delivered, self.finished) = (position, position);
         self.unflushed.clear();
@@ -114,9 +128,9 @@ impl Server {
 
     pub(super) fn take(&mut self, member: &mut SimulatedNode<MemDisk>, delivery: Delivery) {
         match delivery {
-            Delivery::Ordered(ordered) => self.delivered_entry(&ordered),
+            Delivery::Ordered(ordered) => self.delivered_entry(ordered),
             Delivery::View { info, in_log: true } => {
-                self.place(info.gtid.seqno, Meaning::View, StreamEffect::of_view(&info));
+                self.place(info.gtid.seqno, Meaning::View, StreamEffect::of_view(&info), None);
             }
             Delivery::View { info, .. } if info.status == ViewStatus::Primary => {
                 self.views.push_back((self.delivered, StreamEffect::of_view(&info)));
@@ -137,17 +151,18 @@ impl Server {
     }
 
     /// An entry for the appliers, or for the thread that waits for it.
-    pub(super) fn delivered_entry(&mut self, ordered: &Ordered) {
+    pub(super) fn delivered_entry(&mut self, ordered: Ordered) {
         assert!(matches!(ordered.kind, EntryKind::WriteSet | EntryKind::TotalOrder));
-        self.place(ordered.seqno, Meaning::Write(mark_of(ordered), ordered.pass), StreamEffect::of(ordered));
+        let (meaning, effect) = (Meaning::Write(mark_of(&ordered), ordered.pass), StreamEffect::of(&ordered));
+        self.place(ordered.seqno, meaning, effect, Some(ordered));
     }
 
-    fn place(&mut self, seqno: Seqno, meaning: Meaning, effect: StreamEffect) {
+    fn place(&mut self, seqno: Seqno, meaning: Meaning, effect: StreamEffect, ordered: Option<Ordered>) {
         if self.pending.insert(seqno, (meaning, effect)).is_some() || seqno <= self.finished {
             self.violation = Some(format!("seqno {seqno} was given twice, or finished already: {meaning:?}"));
         }
         self.delivered = self.delivered.max(seqno);
-        self.unchecked.push((seqno, meaning));
+        self.unchecked.push(Delivered { seqno, meaning, ordered });
     }
 
     /// Finishes up to `count` entries.

@@ -1,0 +1,102 @@
+//! Media damage to a log. It strikes bytes before the last sync, as [`crate::damage`] explains.
+
+use super::World;
+use lockstep_log::MemDisk;
+
+/// The identity file, and where its two slots are.
+const ID_FILE: &str = "lockstep.id.log";
+const ID_SLOTS: [u64; 2] = [0, 4096];
+const ID_SLOT_BYTES: u64 = 128;
+
+fn segment_name(number: u64) -> String {
+    format!("lockstep.{number:016x}.log")
+}
+
+impl World {
+    /// The power fails, and comes back to a medium that is not what it was.
+    pub(super) fn damage(&mut self) {
+        let Some(at) = self.any_running() else { return };
+        let safe = self.nodes[at].process.as_ref().and_then(|p| p.synced_to[0]);
+        let Some((number, bytes)) = safe.filter(|_| self.bearable(at) && self.has_better(at)) else { return };
+        self.stop(at, true);
+        self.keep_rescued(at);
+        let disk = self.nodes[at].disk.clone();
+        for _ in 0..self.rng.between(1, 3) {
+            if self.rng.one_in(8) {
+                self.damage_identity(at, &disk);
+            } else {
+                self.damage_segment(at, &disk, (number, bytes));
+            }
+        }
+        let (low, high) = self.profile.restart;
+        self.start_later(at, low, high);
+    }
+
+    /// One of the two slots; both are alike then, so that nothing is lost. Or both, and the identity is lost.
+    fn damage_identity(&mut self, at: usize, disk: &MemDisk) {
+        let Some(contents) = disk.contents(ID_FILE) else { return };
+        let part = |slot: u64| contents.get(slot as usize..(slot + ID_SLOT_BYTES) as usize);
+        if part(ID_SLOTS[0]) != part(ID_SLOTS[1]) {
+            return;
+        }
+        let both = self.rng.one_in(3);
+        let one = self.rng.below(2) as usize;
+        for slot in if both { &ID_SLOTS[..] } else { &ID_SLOTS[one..=one] } {
+            let (offset, bit) = (slot + self.rng.below(ID_SLOT_BYTES), self.rng.below(8));
+            disk.corrupt(ID_FILE, offset, 1 << bit);
+        }
+        self.nodes[at].damaged = true;
+        self.say(at, format_args!("damage to the identity file, both slots: {both}"));
+    }
+
+    fn damage_segment(&mut self, at: usize, disk: &MemDisk, (number, bytes): (u64, u64)) {
+        let numbers: Vec<u64> = disk
+            .names()
+            .iter()
+            .filter_map(|name| name.strip_prefix("lockstep.")?.strip_suffix(".log"))
+            .filter_map(|hex| u64::from_str_radix(hex, 16).ok())
+            .filter(|n| *n <= number)
+            .collect();
+        if numbers.is_empty() {
+            return;
+        }
+        let (hit, other) = (*self.rng.pick(&numbers), *self.rng.pick(&numbers));
+        let name = segment_name(hit);
+        let size = disk.contents(&name).map_or(0, |c| c.len() as u64);
+        let limit = if hit == number { bytes.min(size) } else { size };
+        if limit == 0 {
+            return;
+        }
+        let offset = self.rng.below(limit);
+        let length = self.rng.between(1, 2048).min(limit - offset);
+        let what = match self.rng.below(4) {
+            0 => {
+                disk.corrupt(&name, offset, 1 << self.rng.below(8));
+                "a bit flips"
+            }
+            1 => {
+                disk.overwrite(&name, offset, &vec![0; length as usize]);
+                "a write was lost"
+            }
+            2 => {
+                // Aligned as records are, it looks like one.
+                let from = disk.contents(&segment_name(other)).unwrap_or_default();
+                let start = self.rng.below((from.len() as u64).max(1)) & !7;
+                let part = from.get(start as usize..).unwrap_or_default();
+                let part = &part[..part.len().min(length as usize)];
+                let offset = offset & !7;
+                if part.len() as u64 + offset <= limit {
+                    disk.overwrite(&name, offset, part);
+                }
+                "a write went astray"
+            }
+            _ => {
+                let noise: Vec<u8> = (0..length).map(|_| self.rng.bits() as u8).collect();
+                disk.overwrite(&name, offset, &noise);
+                "noise"
+            }
+        };
+        self.nodes[at].damaged = true;
+        self.say(at, format_args!("damage: {what}, {name} from byte {offset}, {length} bytes at most"));
+    }
+}

@@ -1,0 +1,228 @@
+//! Elections and the time in office of one process: whom it has heard of, and what it may do for that.
+
+use crate::fallback::Fallback;
+use crate::history::{Check, hold};
+use lockstep_core::members::Membership;
+use lockstep_core::raft::{Raft, Role};
+use lockstep_core::{Entry, Index, MemberId, Micros, Term};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// A campaign, as it was when others first heard of it.
+#[derive(Default)]
+struct Campaign {
+    term: Term,
+    /// See `World::weather`.
+    weather: u64,
+    /// The membership at its begin.
+    membership: Arc<Membership>,
+}
+
+/// See the module's documentation.
+pub(super) struct Office {
+    id: MemberId,
+    began: Micros,
+    /// When, by its own clock, anything was last heard of each member.
+    heard: BTreeMap<MemberId, Micros>,
+    /// Granted pre-votes by term.
+    pre_votes: BTreeMap<Term, Vec<MemberId>>,
+    /// Members that have voted for the present candidate, or told it how their logs end.
+    reached: (Term, Vec<MemberId>),
+    campaign: Campaign,
+    /// The membership at the end of the last round.
+    membership: Arc<Membership>,
+    /// The index of that membership's entry.
+    membership_index: Index,
+    /// When, by its own clock, it became a leader.
+    leads_since: Micros,
+    /// Its quorum timeout as a leader, and since when it shows a shorter one.
+    quorum_timeout: (Micros, Micros),
+    fallback: Fallback,
+}
+
+impl Office {
+    pub(super) fn new(raft: &Raft, local: Micros) -> Office {
+        Office {
+            id: raft.id(),
+            began: local,
+            heard: BTreeMap::new(),
+            pre_votes: BTreeMap::new(),
+            reached: (0, Vec::new()),
+            campaign: Campaign::default(),
+            membership: raft.tail_state().membership.clone(),
+            membership_index: raft.tail_state().membership_index,
+            leads_since: Micros::MAX,
+            quorum_timeout: (0, 0),
+            fallback: Fallback::default(),
+        }
+    }
+
+    /// A frame of Raft has arrived.
+    pub(super) fn hears(&mut self, from: MemberId, local: Micros) {
+        self.heard.insert(from, local);
+    }
+
+    /// A pre-vote has arrived; the process is in this term before the round. A campaign may go on in this round before a
+    /// newer term ends it.
+    pub(super) fn pre_vote(&mut self, from: MemberId, term: Term, before: Term) {
+        self.pre_votes.entry(term).or_default().push(from);
+        self.pre_votes.retain(|granted, _| *granted >= before);
+    }
+
+    /// A vote has arrived, or how a member's log ends. Later ones do not count.
+    pub(super) fn reaches(&mut self, raft: &Raft, from: MemberId, term: Term) {
+        if raft.role() == Role::Candidate && raft.term() == term {
+            if self.reached.0 != term {
+                self.reached = (term, Vec::new());
+            }
+            self.reached.1.push(from);
+        }
+    }
+
+    /// A connection is lost.
+    pub(super) fn loses(&mut self, id: &MemberId) {
+        self.reached.1.retain(|other| other != id);
+    }
+
+    /// The members that the candidate of this term has heard of.
+    pub(super) fn reached(&self, term: Term) -> &[MemberId] {
+        if self.reached.0 == term { &self.reached.1 } else { &[] }
+    }
+
+    /// Others hear of a campaign.
+    pub(super) fn campaigns(&mut self, term: Term, weather: u64) {
+        if self.campaign.term < term {
+            self.campaign = Campaign { term, weather, membership: self.membership.clone() };
+        }
+    }
+
+    /// Whether nothing has happened since the campaign of this term began.
+    pub(super) fn is_undisturbed(&self, term: Term, weather: u64) -> bool {
+        (self.campaign.term, self.campaign.weather) == (term, weather)
+    }
+
+    /// Nobody disturbs the others by an election that a majority would not support.
+    pub(super) fn may_campaign(&self, name: &dyn Display, term: Term) -> Check {
+        let granted = |id: &MemberId| {
+            *id == self.id || self.pre_votes.get(&term).is_some_and(|who| who.contains(id))
+        };
+        let membership = &self.campaign.membership;
+        let count = membership.voters().filter(granted).count();
+        hold!(
+            count >= membership.majority(),
+            "whoever campaigns has asked",
+            "{name} campaigns in term {term}; {count} of {} support it",
+            membership.voters().count()
+        );
+        Ok(())
+    }
+
+    /// A leader that has not heard a majority for an election timeout does not believe that it leads; for some of them,
+    /// where its last terms of office ended so.
+    fn may_lead(&mut self, name: &dyn Display, raft: &Raft, local: Micros, timeout: Micros) -> Check {
+        if raft.role() != Role::Leader {
+            self.leads_since = Micros::MAX;
+            return Ok(());
+        }
+        self.leads_since = self.leads_since.min(local);
+        // A commit ends a longer quorum timeout; the leader checks its quorum again with its next heartbeat.
+        let quorum_timeout = raft.quorum_timeout().min(16 * timeout);
+        if quorum_timeout >= self.quorum_timeout.0
+            || local.saturating_sub(self.quorum_timeout.1) >= timeout
+        {
+            self.quorum_timeout = (quorum_timeout, Micros::MAX);
+        } else {
+            // A process that was stopped meanwhile has had no heartbeat: the time counts from when it shows the shorter one.
+            self.quorum_timeout.1 = self.quorum_timeout.1.min(local);
+        }
+        let quorum_timeout = self.quorum_timeout.0;
+        let membership = &raft.tail_state().membership;
+        let alive = |other: &MemberId| {
+            let heard = self.heard.get(other).copied().unwrap_or(self.began);
+            *other == self.id || local.saturating_sub(heard) < quorum_timeout
+        };
+        // A new voter gets some time.
+        let settled = local.saturating_sub(self.leads_since) >= 2 * quorum_timeout
+            && raft.tail_state().membership_index <= raft.commit();
+        hold!(
+            !settled || membership.voters().filter(alive).count() >= membership.majority(),
+            "a leader hears a majority",
+            "{name} leads and has not heard a majority of its {} voters",
+            membership.voters().count()
+        );
+        Ok(())
+    }
+
+    /// A leader that answers its own server has heard of a majority since it was asked.
+    pub(super) fn may_read(&self, name: &dyn Display, raft: &Raft, asked: Micros) -> Check {
+        if raft.role() != Role::Leader || self.leads_since >= asked {
+            return Ok(());
+        }
+        let membership = &raft.tail_state().membership;
+        let heard = |id: &MemberId| *id == self.id || self.heard.get(id).is_some_and(|at| *at >= asked);
+        hold!(
+            membership.voters().filter(heard).count() >= membership.majority(),
+            "a read asks a majority",
+            "{name} answers a read and has heard nobody since it was asked"
+        );
+        Ok(())
+    }
+
+    /// How long it has led.
+    pub(super) fn led_for(&self, local: Micros) -> Micros {
+        local.saturating_sub(self.leads_since.min(local))
+    }
+
+    /// The log loses everything from here on.
+    pub(super) fn cut(&mut self, from: Index) {
+        self.membership_index = self.membership_index.min(from - 1);
+    }
+
+    /// A membership is appended.
+    pub(super) fn changes(&mut self, index: Index) {
+        self.membership_index = index;
+    }
+
+    /// A leader changes one voter at a time, once the change before it and an entry of its own term are committed.
+    pub(super) fn may_change(
+        &self,
+        name: &dyn Display,
+        raft: &Raft,
+        entry: &Entry,
+        before: &Membership,
+        next: &Membership,
+    ) -> Check {
+        if raft.role() != Role::Leader || entry.term != raft.term() {
+            return Ok(());
+        }
+        let changed = next.voters_changed(before);
+        hold!(changed <= 1, "one voter at a time", "{name} changes {changed} voters in one entry: {next:?}");
+        let commit = raft.commit();
+        hold!(
+            self.membership_index <= commit && raft.term_at(commit) == Some(entry.term),
+            "one membership change at a time",
+            "{name} of term {} appends a membership at {}, the one before is at {}, committed is {commit}",
+            entry.term,
+            entry.index,
+            self.membership_index
+        );
+        Ok(())
+    }
+
+    /// The end of a round. Whether semisync has fallen back in it.
+    pub(super) fn round_ends(
+        &mut self,
+        name: &dyn Display,
+        raft: &Raft,
+        local: Micros,
+        election_timeout: Option<Micros>,
+    ) -> Result<bool, crate::history::Violation> {
+        if let Some(timeout) = election_timeout {
+            self.may_lead(name, raft, local, timeout)?;
+        }
+        self.membership = raft.tail_state().membership.clone();
+        self.membership_index = raft.tail_state().membership_index;
+        self.fallback.round_ends(name, raft, local)
+    }
+}
