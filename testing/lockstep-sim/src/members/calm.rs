@@ -40,6 +40,10 @@ impl World {
             if node.tuning.apply_hold.paused {
                 self.end(super::End::Paused(at));
             }
+            // One that does not know of its removal is started again, too.
+            if self.nodes[at].told_to_leave && self.nodes[at].process.is_some() {
+                self.restart_removed(at);
+            }
             self.wake(at, 0);
             self.start_later(at, 0, 500 * MS);
         }

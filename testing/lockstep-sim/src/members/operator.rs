@@ -80,6 +80,12 @@ impl World {
         self.wake(at, 0);
     }
 
+    /// The server of a member that was removed is started again.
+    pub(super) fn restart_removed(&mut self, at: usize) {
+        self.stop(at, false);
+        self.start_later(at, 10 * MS, 2 * SECOND);
+    }
+
     /// The operator removes machines that are lost for good.
     pub(super) fn operate(&mut self) {
         let lost: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].fate == Fate::Lost).collect();

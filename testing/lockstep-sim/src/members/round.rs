@@ -469,8 +469,11 @@ impl World {
             });
         }
         let failed = self.nodes[at].server.failed.take();
-        let expected = self.nodes[at].server.gives_up_data || self.nodes[at].told_to_leave;
-        if let Some(text) = failed.filter(|_| !expected) {
+        if failed.is_some() && self.nodes[at].told_to_leave {
+            self.restart_removed(at);
+            return Ok(());
+        }
+        if let Some(text) = failed.filter(|_| !self.nodes[at].server.gives_up_data) {
             return Err(Violation { rule: "no member fails", what: format!("{}: {text}", Name(at + 1)) });
         }
         Ok(())
