@@ -241,7 +241,15 @@ impl Settings {
 
     /// This seed, all checks, no trace.
     pub fn seed(seed: u64) -> Settings {
-        Settings { seed, world: World::Any, whole: false, mutation: None, trace: false, trace_from: 0, promises: true }
+        Settings {
+            seed,
+            world: World::Any,
+            whole: false,
+            mutation: None,
+            trace: false,
+            trace_from: 0,
+            promises: true,
+        }
     }
 }
 

@@ -126,7 +126,8 @@ pub fn hunt(plant: &Plant, promises: bool, whole: bool) -> Result<(u64, String),
     let seeds = if whole { 60 } else { seeds };
     let world = plant.world(promises);
     for seed in 1..=seeds {
-        let settings = Settings { mutation: Some(plant.fault), world, whole, promises, ..Settings::seed(seed) };
+        let settings =
+            Settings { mutation: Some(plant.fault), world, whole, promises, ..Settings::seed(seed) };
         if let Some(violation) = simulate(settings).violation {
             return Ok((seed, violation));
         }

@@ -107,7 +107,8 @@ impl Run {
             |base: &&StateSnapshot| base.seqno <= seqno && base.index <= position && reaches(base, committed);
         let base = order.segment_bases().filter(fits).last()?;
         let too_late = StateSnapshot { index: position, seqno, ..base.clone() };
-        let base = if settings.core_failpoint() == Some(Failpoint::CertifyFromPosition) { &too_late } else { base };
+        let base =
+            if settings.core_failpoint() == Some(Failpoint::CertifyFromPosition) { &too_late } else { base };
         let mut certifier = Certifier::new(base);
         certifier.set_failpoints(settings.core_failpoint().into());
         let known = |(index, _): &&(Index, TrimMark)| *index > base.index && *index <= committed.index;

@@ -30,7 +30,11 @@ impl ApplyOrder {
     /// A write-set is delivered.
     pub(super) fn check(&mut self, name: &dyn std::fmt::Display, ordered: &Ordered) -> Check {
         let Ordered { seqno, depends_on, pass, kind, ref writeset, .. } = *ordered;
-        hold!(depends_on < seqno, "what meets is applied in order", "{name}: {seqno} depends on {depends_on}");
+        hold!(
+            depends_on < seqno,
+            "what meets is applied in order",
+            "{name}: {seqno} depends on {depends_on}"
+        );
         if !pass {
             return Ok(());
         }

@@ -61,11 +61,7 @@ impl AtRisk {
     }
 
     /// The entries that this log lacks, and that only its leader can have lost.
-    fn lacking<'a>(
-        &'a self,
-        term: Term,
-        log: &'a Mirror,
-    ) -> impl Iterator<Item = (Index, Mark, usize)> + 'a {
+    fn lacking<'a>(&'a self, term: Term, log: &'a Mirror) -> impl Iterator<Item = (Index, Mark, usize)> + 'a {
         self.entries.iter().filter_map(move |((index, _), (mark, at))| {
             let between = self.leaders.iter().any(|other| *other > mark.term && *other < term);
             let older = between || mark.term >= term || *index <= log.base;

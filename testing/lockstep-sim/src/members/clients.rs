@@ -117,7 +117,8 @@ impl World {
     /// within an election timeout.
     fn largest_write(&self) -> usize {
         let narrow = self.profile.between_zones.map_or(u64::MAX, |line| line.bytes_per_ms);
-        let carried = self.profile.quality.bytes_per_ms.min(narrow) * (self.profile.election_timeout / MS) / 3;
+        let carried =
+            self.profile.quality.bytes_per_ms.min(narrow) * (self.profile.election_timeout / MS) / 3;
         if carried < IN_ORDER_BYTES as u64 { carried as usize } else { IN_ORDER_BYTES + IN_ORDER_BYTES / 4 }
     }
 

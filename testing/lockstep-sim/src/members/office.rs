@@ -104,9 +104,8 @@ impl Office {
 
     /// Nobody disturbs the others by an election that a majority would not support.
     pub(super) fn may_campaign(&self, name: &dyn Display, term: Term) -> Check {
-        let granted = |id: &MemberId| {
-            *id == self.id || self.pre_votes.get(&term).is_some_and(|who| who.contains(id))
-        };
+        let granted =
+            |id: &MemberId| *id == self.id || self.pre_votes.get(&term).is_some_and(|who| who.contains(id));
         let membership = &self.campaign.membership;
         let count = membership.voters().filter(granted).count();
         hold!(
@@ -128,9 +127,7 @@ impl Office {
         self.leads_since = self.leads_since.min(local);
         // A commit ends a longer quorum timeout; the leader checks its quorum again with its next heartbeat.
         let quorum_timeout = raft.quorum_timeout().min(16 * timeout);
-        if quorum_timeout >= self.quorum_timeout.0
-            || local.saturating_sub(self.quorum_timeout.1) >= timeout
-        {
+        if quorum_timeout >= self.quorum_timeout.0 || local.saturating_sub(self.quorum_timeout.1) >= timeout {
             self.quorum_timeout = (quorum_timeout, Micros::MAX);
         } else {
             // A process that was stopped meanwhile has had no heartbeat: the time counts from when it shows the shorter one.

@@ -88,7 +88,8 @@ impl World {
 
     /// The operator removes machines that are lost for good.
     pub(super) fn operate(&mut self) {
-        let lost: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].fate == Fate::Lost).collect();
+        let lost: Vec<usize> =
+            (0..self.nodes.len()).filter(|at| self.nodes[*at].fate == Fate::Lost).collect();
         for at in lost {
             let id = self.nodes[at].id;
             let listed = self.history.as_ref().is_some_and(|h| h.state().membership.get(&id).is_some());
@@ -131,9 +132,7 @@ impl World {
             let agrees = |p: &super::node::Process| {
                 p.node.raft().tail_state().membership == *membership && !p.node.raft().policy().is_weak()
             };
-            !node.damaged
-                && membership.get(&node.id).is_some()
-                && node.process.as_ref().is_some_and(agrees)
+            !node.damaged && membership.get(&node.id).is_some() && node.process.as_ref().is_some_and(agrees)
         });
         let node = &self.nodes[at];
         let known = |id| self.nodes.iter().any(|node| node.fate == Fate::In && node.id == id);

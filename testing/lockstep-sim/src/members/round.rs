@@ -13,8 +13,8 @@ use lockstep_core::message::Message;
 use lockstep_core::placement::REST;
 use lockstep_core::raft::{Role, WriteOp};
 use lockstep_core::{EntryKind, Index, MemberId, Micros, Term};
-use lockstep_node::{NodeError, SubmitOutcome};
 use lockstep_node::simulation::{Output, is_raft, raft_message};
+use lockstep_node::{NodeError, SubmitOutcome};
 use std::sync::Arc;
 
 /// No process sleeps longer than this.
@@ -304,8 +304,7 @@ impl World {
             let witness = Witness { id, terms, memberships, log: &node.book.memory.mirror };
             let on_disk = |membership: &Membership, index: Index, term: Term| {
                 let holds = |id: &MemberId| {
-                    let durable =
-                        self.nodes.iter().find_map(|node| node.durable_of(id));
+                    let durable = self.nodes.iter().find_map(|node| node.durable_of(id));
                     durable.and_then(|log| log.mirror.term_at(index)) == Some(term)
                 };
                 membership.voters().filter(holds).count()
