@@ -110,8 +110,7 @@ impl World {
 
     /// Whether each member with data waits for those of another.
     fn all_wait_for_data(&self) -> bool {
-        let mut with_data =
-            self.nodes.iter().filter(|node| node.fate == Fate::In && !node.hello.arbitrator);
+        let mut with_data = self.nodes.iter().filter(|node| node.fate == Fate::In && !node.hello.arbitrator);
         with_data.all(|node| node.process.is_some() && node.server.wants_state)
     }
 

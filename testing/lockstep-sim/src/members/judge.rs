@@ -5,6 +5,7 @@ use super::log_copy::Rules;
 use super::node::{Fate, Node};
 use super::server::{Mark, Meaning};
 use crate::history::{Check, History, Violation, hold};
+use lockstep_core::members::Membership;
 use lockstep_core::policy::PolicyKind;
 use lockstep_core::{Index, MemberId, Seqno};
 use rustc_hash::FxHashMap;
@@ -21,6 +22,9 @@ struct Had {
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     had: FxHashMap<(Index, u64), Had>,
+    /// Members that were ever in a committed membership. Acks of others do not count under `semisync`: the next leader may
+    /// not know them.
+    joined: BTreeSet<MemberId>,
     /// The meaning of each seqno, the same on all members.
     meanings: BTreeMap<Seqno, Meaning>,
     /// The seqno of each write that passed.
@@ -40,6 +44,11 @@ pub(super) struct Judge {
 }
 
 impl Judge {
+    /// A membership is committed.
+    pub(super) fn joins(&mut self, membership: &Membership) {
+        self.joined.extend(membership.members.iter().map(|member| member.id));
+    }
+
     /// A member has an entry on its disk now.
     pub(super) fn persisted(&mut self, at: usize, index: Index, hash: u64) {
         self.had.entry((index, hash)).or_default().disk |= 1 << at;
@@ -141,7 +150,8 @@ impl Judge {
             }
         }
         let fallen_back = self.fallen_back.iter().any(|(at, upto)| index <= *upto && had.disk & 1 << at != 0);
-        let met = (0..states.len()).any(|from| is_met(nodes, at, had, &states[from..], fallen_back));
+        let met =
+            (0..states.len()).any(|from| is_met(nodes, at, had, &states[from..], &self.joined, fallen_back));
         if !met {
             let policies: Vec<_> = states.iter().map(|state| (state.policy, state.view.len())).collect();
             return Err(Violation {
@@ -201,7 +211,14 @@ fn has(nodes: &[Node], id: &MemberId, set: u32) -> bool {
 }
 
 /// Whether the first rules' policy is met for the entry; the other rules came after it.
-fn is_met(nodes: &[Node], at: usize, had: Had, states: &[Rules], fallen_back: bool) -> bool {
+fn is_met(
+    nodes: &[Node],
+    at: usize,
+    had: Had,
+    states: &[Rules],
+    joined: &BTreeSet<MemberId>,
+    fallen_back: bool,
+) -> bool {
     let Some((state, later)) = states.split_first() else { return false };
     let policy = state.policy;
     let me = nodes[at].id;
@@ -217,8 +234,9 @@ fn is_met(nodes: &[Node], at: usize, had: Had, states: &[Rules], fallen_back: bo
         PolicyKind::Async => on_disk(&me),
         PolicyKind::Semisync if fallen_back && policy.timeout > 0 => on_disk(&me),
         PolicyKind::Semisync => {
-            let acks = others().filter(|member| received(&member.id)).count();
-            on_disk(&me) && acks >= usize::from(policy.acks) && zones(&received)
+            let counts = |id: &MemberId| joined.contains(id) && received(id);
+            let acks = others().filter(|member| counts(&member.id)).count();
+            on_disk(&me) && acks >= usize::from(policy.acks) && zones(&counts)
         }
         PolicyKind::Quorum => {
             let count = state.membership.voters().filter(|id| on_disk(id)).count();

@@ -313,6 +313,10 @@ impl World {
             if self.counters.events.is_multiple_of(8) {
                 history.folds(id, process.node.raft().committed_state())?;
             }
+            let changed = memberships.len() > 1 || history.state().membership_index > before;
+            if changed {
+                self.judge.joins(&history.state().membership);
+            }
             self.judge.verdicts(history)?;
         }
         if let Some(process) = &mut self.nodes[at].process {
