@@ -28,7 +28,7 @@ pub(crate) const ID_TMP: &str = "lockstep.id.log.new";
 pub(crate) const SEGMENT_TMP: &str = "lockstep.new.log";
 pub(crate) const SPARE_FILE: &str = "lockstep.spare.log";
 /// What the names of files begin with that belonged to a damaged log; a number follows.
-pub(crate) const ASIDE: &str = "lockstep.damaged.";
+pub(crate) const QUARANTINED: &str = "lockstep.damaged.";
 
 /// The name of segment `number`: 16 hexadecimal digits, so that names sort as numbers do.
 pub(crate) fn segment_name(number: u64) -> String {

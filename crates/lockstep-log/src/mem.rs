@@ -337,7 +337,7 @@ impl State {
         hit
     }
 
-    fn has_room(&self, more: usize) -> bool {
+    fn has_space(&self, more: usize) -> bool {
         let Some(capacity) = self.capacity else { return true };
         let used: usize =
             self.names.values().filter_map(|id| self.inodes.get(id)).map(|i| i.seen.len()).sum();
@@ -559,7 +559,7 @@ impl MemFile {
                 Change::Write { offset, data } => offset + data.len(),
                 Change::Grow { size } => *size,
             };
-            if matches!(verdict, Verdict::Go) && new > old && !s.has_room(new - old) {
+            if matches!(verdict, Verdict::Go) && new > old && !s.has_space(new - old) {
                 verdict = Verdict::Fail(io::Error::from(io::ErrorKind::StorageFull));
             }
             let part = match &verdict {

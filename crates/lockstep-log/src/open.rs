@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::error::OpenError;
 use crate::format::{
-    ASIDE, FORMAT_VERSION, HeaderError, ID_FILE, ID_TMP, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
+    FORMAT_VERSION, HeaderError, ID_FILE, ID_TMP, QUARANTINED, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
     segment_name, segment_number,
 };
 use crate::id::Slot;
@@ -305,14 +305,14 @@ const SETS_KEPT: u64 = 2;
 ///
 /// # Errors
 /// [`OpenError`]: another process has the log open, or the disk does not do it. Tried again it goes on.
-pub fn set_aside<D: Disk>(disk: &D) -> Result<String, OpenError> {
+pub fn quarantine<D: Disk>(disk: &D) -> Result<String, OpenError> {
     let dir = disk.describe();
     let io = |e| OpenError::io(&dir, "set the damaged log aside", e);
     let _lock = disk.lock().map_err(io)?.ok_or_else(|| OpenError::Locked { dir: dir.clone() })?;
     let names = disk.list().map_err(io)?;
-    let set_of = |name: &str| name.strip_prefix(ASIDE)?.split('.').next()?.parse::<u64>().ok();
+    let set_of = |name: &str| name.strip_prefix(QUARANTINED)?.split('.').next()?.parse::<u64>().ok();
     let number = names.iter().filter_map(|name| set_of(name)).max().unwrap_or(0) + 1;
-    let prefix = format!("{ASIDE}{number}");
+    let prefix = format!("{QUARANTINED}{number}");
     // The id goes first: after a crash the remaining files belong to no member.
     let mut files: Vec<&String> =
         names.iter().filter(|n| **n == ID_FILE || segment_number(n).is_some()).collect();

@@ -225,12 +225,12 @@ impl<D: Disk> LogReader<D> {
     pub(crate) fn read_up_to(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {
         let mut out: Vec<Record> = Vec::new();
         let mut next = from;
-        let mut room = max_bytes;
+        let mut budget = max_bytes;
         while next <= to
             && let Some(mut part) = self.find(next)?
         {
             part.last = part.last.min(to);
-            if !part.read(&mut next, &mut room, &mut out)? {
+            if !part.read(&mut next, &mut budget, &mut out)? {
                 break;
             }
         }
@@ -290,13 +290,13 @@ struct Part<F> {
 }
 
 impl<F: DiskFile> Part<F> {
-    /// Reads on from `next`; false when there is no more room.
-    fn read(&self, next: &mut u64, room: &mut usize, out: &mut Vec<Record>) -> Result<bool, ReadError> {
-        let chunk = (*room as u64).saturating_add(SPARSE_BYTES).clamp(CHUNK_MIN, CHUNK_MAX);
+    /// Reads on from `next`; false when there is no more budget.
+    fn read(&self, next: &mut u64, budget: &mut usize, out: &mut Vec<Record>) -> Result<bool, ReadError> {
+        let chunk = (*budget as u64).saturating_add(SPARSE_BYTES).clamp(CHUNK_MIN, CHUNK_MAX);
         let mut cursor = Cursor::new(&*self.file, self.end, chunk);
         let mut at = self.at;
         while *next <= self.last {
-            if *room == 0 && !out.is_empty() {
+            if *budget == 0 && !out.is_empty() {
                 return Ok(false);
             }
             let bad = || ReadError::Corrupt { file: segment_name(self.number), offset: at, index: *next };
@@ -310,11 +310,11 @@ impl<F: DiskFile> Part<F> {
                 if !trusted && !head.verify(&record, self.salt) {
                     return Err(bad());
                 }
-                if !out.is_empty() && head.len > *room {
+                if !out.is_empty() && head.len > *budget {
                     return Ok(false);
                 }
                 out.push(Record { index: *next, term: head.term, body: record.slice(RECORD_HEADER..) });
-                *room = room.saturating_sub(head.len);
+                *budget = budget.saturating_sub(head.len);
                 *next += 1;
             } else if head.kind == Kind::Entry && head.index > *next {
                 return Err(bad());

@@ -28,14 +28,14 @@ struct Dir {
 }
 
 /// The attempt's file.
-const ROOM: &str = "lockstep.room.log";
+const TRIAL_FILE: &str = "lockstep.room.log";
 
 /// Whether `bytes` can be allocated, and something written and synced, in this directory. Nothing is left of the attempt.
 ///
 /// # Errors
 /// Why not.
-pub fn try_room(dir: &Path, bytes: u64) -> io::Result<()> {
-    let path = dir.join(ROOM);
+pub fn try_space(dir: &Path, bytes: u64) -> io::Result<()> {
+    let path = dir.join(TRIAL_FILE);
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     // From here on it goes with this function, however that ends.
     std::fs::remove_file(&path)?;

@@ -269,7 +269,7 @@ fn damaged_log_is_quarantined_and_new_one_begins() {
     disk.corrupt(SEGMENT_1, at[4] + 40, 1);
     assert!(open_error(&disk).is_loss());
     let (id, segment) = (disk.contents("lockstep.id.log"), disk.contents(SEGMENT_1));
-    assert_eq!(lockstep_log::set_aside(&disk).unwrap(), "lockstep.damaged.1");
+    assert_eq!(lockstep_log::quarantine(&disk).unwrap(), "lockstep.damaged.1");
     let names = ["lockstep.damaged.1.0000000000000001.log", "lockstep.damaged.1.id.log"];
     assert_eq!(quarantined_files(&disk), names);
     assert_eq!((disk.contents(names[0]), disk.contents(names[1])), (segment, id), "the evidence");
@@ -277,11 +277,11 @@ fn damaged_log_is_quarantined_and_new_one_begins() {
     let (log, found) = collect(&disk, anew).unwrap();
     assert!(found.recovered.created && found.records.is_empty());
     assert_eq!(found.recovered.identity.member_id, [9; 16]);
-    assert!(matches!(lockstep_log::set_aside(&disk), Err(OpenError::Locked { .. })), "not while it is open");
+    assert!(matches!(lockstep_log::quarantine(&disk), Err(OpenError::Locked { .. })), "not while it is open");
     drop(log);
     // A disk that goes on losing things does not fill up with what it lost.
     for set in 2..5 {
-        assert_eq!(lockstep_log::set_aside(&disk).unwrap(), format!("lockstep.damaged.{set}"));
+        assert_eq!(lockstep_log::quarantine(&disk).unwrap(), format!("lockstep.damaged.{set}"));
         drop(collect(&disk, options()).unwrap());
     }
     assert!(
@@ -298,7 +298,7 @@ fn partly_quarantined_log_has_no_owner() {
     for operation in 1..20 {
         let image = disk.fork();
         image.fail_op(operation, Fault::PowerCut);
-        if lockstep_log::set_aside(&image).is_ok() {
+        if lockstep_log::quarantine(&image).is_ok() {
             assert!(operation > 2, "it did not fail");
             return;
         }
@@ -307,7 +307,7 @@ fn partly_quarantined_log_has_no_owner() {
             Err(error) => assert!(error.is_loss(), "{error}"),
             Ok((_, found)) => assert!(found.recovered.created),
         }
-        lockstep_log::set_aside(&image).unwrap();
+        lockstep_log::quarantine(&image).unwrap();
         assert!(collect(&image, options()).unwrap().1.recovered.created);
     }
     panic!("it never ended well");

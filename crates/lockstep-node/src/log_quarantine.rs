@@ -130,7 +130,7 @@ pub(crate) fn obey(
         Err(error) if error.is_loss() => format!(", and what only it had is in there: {error}"),
         Err(error) => return Err(NodeError::Log(error.to_string())),
     };
-    let aside = lockstep_log::set_aside(disk).map_err(|e| NodeError::Log(e.to_string()))?;
+    let aside = lockstep_log::quarantine(disk).map_err(|e| NodeError::Log(e.to_string()))?;
     done(dir).map_err(NodeError::Log)?;
     let text =
         format!("{}. It is set aside now, as {aside}.*{kept}. This member joins as a new one", request.why);
@@ -372,7 +372,7 @@ mod tests {
             "{text}"
         );
         assert_eq!(crate::rescued::Rescued::find(&disk).unwrap().transactions, 1);
-        lockstep_log::set_aside(&disk).unwrap();
+        lockstep_log::quarantine(&disk).unwrap();
         assert_eq!(crate::rescued::Rescued::find(&disk).unwrap().transactions, 1, "it outlives the log");
         let other = log_of_three(Uuid([9; 16]));
         assert!(matches!(rescue(&other, &example()), Ok(Rescued::OtherLog)));

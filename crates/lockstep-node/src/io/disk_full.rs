@@ -30,7 +30,7 @@ pub(crate) fn end_when_there_is(
             if given_up() {
                 return;
             }
-            match lockstep_log::try_room(&dir, bytes) {
+            match lockstep_log::try_space(&dir, bytes) {
                 Ok(()) => break,
                 Err(error) if spoken.is_none_or(|at| at.elapsed() >= SAY_EVERY) => {
                     spoken = Some(Instant::now());

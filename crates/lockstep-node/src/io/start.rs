@@ -143,7 +143,7 @@ fn open_log<D: Disk>(disk: &D, options: Options, config: &NodeConfig) -> Result<
     let opened = match Opened::new(disk, options.clone()) {
         Err(error) if error.is_loss() && config.may_begin_anew => {
             // It may have acknowledged what it has no more, and voted: that identity must do neither again.
-            let aside = lockstep_log::set_aside(disk).map_err(|e| NodeError::Log(e.to_string()))?;
+            let aside = lockstep_log::quarantine(disk).map_err(|e| NodeError::Log(e.to_string()))?;
             let text = format!(
                 "this member cannot vouch for what it had acknowledged: {error}. What is left of its log is set \
                  aside as {aside}.*; it comes back under a new identity and takes from the others what it lacks"
