@@ -182,7 +182,7 @@ pub struct Writers {
 }
 
 impl Writers {
-    /// After an entry of `term`, whose leader is `leader` (nil if unknown), while `policy` is in force.
+    /// After an entry of `term` by the leader `leader` (nil if unknown), while `policy` is in force.
     pub fn new(policy: Policy, term: Term, leader: MemberId) -> Writers {
         Writers { policy, term, leader }
     }

@@ -1,7 +1,7 @@
 //! Snapshot of the replicated state: the result of applying all entries of the log in order.
 //!
-//! Every segment of the log begins with such a state, so that a log whose beginning has been trimmed, or that begins
-//! in the middle because a joiner took it from there, still knows its members, its sessions and its seqno.
+//! Every segment of the log begins with such a state. So a log without its beginning (trimmed, or received from the
+//! middle on) still knows its members, sessions and seqno.
 
 use crate::branch::{Branch, PARENTS_KEPT, Parent};
 use crate::codec::{DecodeError, Reader, Writer};

@@ -1,9 +1,9 @@
 //! Appending to a file past the kernel's page cache (`O_DIRECT`).
 //!
 //! The log syncs an append at once, so a copy in the page cache saves no write. It costs time: the kernel has to find,
-//! fill, mark and write back the pages, and a write into a page under write-back waits for it (stable pages), which
-//! makes the slowest syncs. A device takes whole blocks only. So the last, partly filled block of the file stays in
-//! memory, and the next append writes it again.
+//! fill, mark and write back the pages. A write into a page under write-back waits for it (stable pages), which makes
+//! the slowest syncs. A device takes whole blocks only. So the last, partly filled block of the file stays in memory,
+//! and the next append writes it again.
 //!
 //! Readers go through the page cache: a write past it drops what that holds of its blocks.
 

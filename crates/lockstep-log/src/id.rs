@@ -1,8 +1,8 @@
 //! `lockstep.id.log`: the member's identity and its vote, in two alternating slots.
 //!
-//! One slot always holds the newest durable state; only the other one, the *scratch* slot, is ever
-//! written. After each durable write the same content goes to the scratch slot too, unsynced: so at rest
-//! both slots are alike, and one damaged slot does not bring back an older vote.
+//! One slot always holds the newest durable state; only the other one, the *scratch* slot, is ever written. After each
+//! durable write the same content goes to the scratch slot too, unsynced. So both slots are alike at rest, and one
+//! damaged slot does not bring back an older vote.
 
 use std::io;
 

@@ -9,9 +9,9 @@
 //! 3. A failed sync is final: the log refuses every later call, because the kernel may have dropped the
 //!    pages and the next sync would lie.
 //!
-//! The files are **physically append-only**: truncation of the tail is itself a record (a mark), so no
-//! synced byte is ever overwritten, and recovery can tell garbage behind the end of the log from a damaged
-//! middle. `docs/format-disk.md` describes the files byte by byte.
+//! The files are **physically append-only**: truncation of the tail is itself a record (a mark). So no synced byte is
+//! ever overwritten, and recovery can tell garbage behind the end from a damaged middle. `docs/format-disk.md`
+//! describes the files byte by byte.
 //!
 //! Everything is generic over [`Disk`], so that the simulator runs this very code on [`MemDisk`], which
 //! loses unsynced writes, tears them at sector boundaries and fails on request.

@@ -143,9 +143,9 @@ const BLOCK: u64 = crate::direct::BLOCK as u64;
 
 /// A file of the real file system.
 ///
-/// Space that is only reserved (`fallocate`) makes each sync dear: the file system has to note in its journal that the
-/// blocks are written now, which doubles a sync's time and processor time. So zeros are written over the zeros that such
-/// space reads as, a good piece at a time, and the syncs after it find their blocks noted.
+/// Space that is only reserved (`fallocate`) makes each sync dear. The file system has to note in its journal that the
+/// blocks are written now, which doubles a sync's time and processor time. So zeros are written over the zeros that
+/// such space reads as, a good piece at a time, and the syncs after it find their blocks noted.
 #[derive(Debug)]
 pub struct RealFile {
     file: File,

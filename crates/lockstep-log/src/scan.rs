@@ -133,8 +133,8 @@ fn next_record<F: DiskFile>(
     Ok(Ok((head, record)))
 }
 
-/// Looks behind the end of the last segment for proof that something there had been synced: an intact
-/// record that says that more than up to `end` was durable before it was written. Returns its offset.
+/// Looks behind the end of the last segment for proof that bytes there had been synced. The proof is
+/// an intact record with a sync position beyond `end`. Returns its offset.
 ///
 /// A torn batch leaves no such record: all of it was written out under the same sync position.
 pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Option<u64>> {

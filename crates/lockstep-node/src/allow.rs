@@ -1,5 +1,5 @@
-//! Whom the front end lets in. The question may block for as long as somebody holds a lock on a table, so that a
-//! short-lived thread asks it, while the connection waits undecided and everything else goes on.
+//! Whom the front end lets in. The question may block as long as a session holds a lock on a table. So a short-lived
+//! thread asks it, and only the connection waits.
 //!
 //! Answers are remembered for a moment, for a peer dials more than once. Where none comes in time, the last one counts,
 //! however old: a table lock must not reject an address that was accepted before.

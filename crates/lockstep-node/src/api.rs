@@ -89,8 +89,8 @@ pub struct NodeConfig {
     pub zone: u8,
     /// `member.vote`; false also for `pc.weight = 0`.
     pub wants_vote: bool,
-    /// Whether a damaged or lost log is set aside, so that this member comes back as a new one: not where it is to found
-    /// a cluster, which would split it from those who have what it lost.
+    /// Whether a damaged or lost log is quarantined, so that this member comes back as a new one. Not if it is to found
+    /// a cluster: that would split it from the members that have the lost entries.
     pub may_begin_anew: bool,
     /// A voter without a database: it keeps the log, and everything is finished as soon as it is agreed on. Nothing but
     /// views and the like is delivered, and no state is asked for.
@@ -319,13 +319,13 @@ pub struct ConnectArgs {
     /// The log ([`lockstep_core::snapshot::StateSnapshot::log_id`]) with which the position was reached, as far as that is known; nil
     /// where not. It counts where this member has no log of its own.
     pub log: Uuid,
-    /// Go on from the position by way of a donor's script, which copies nothing ("bypass"), where a donor is there:
-    /// a server learns the domain of the cluster's GTIDs (`wsrep_gtid_mode`) from nowhere else.
+    /// Go on from the position by way of a donor's script, which copies nothing ("bypass"), where a donor is there. A
+    /// server learns the domain of the cluster's GTIDs (`wsrep_gtid_mode`) from nowhere else.
     pub by_donor: bool,
     /// How long to wait for a primary component (`pc.wait_prim_timeout`).
     pub timeout: Duration,
-    /// Where the own log names other voters, wait for them without end: after a full outage servers come back as their
-    /// machines do, and one that gave up would need somebody to start it again.
+    /// If the own log names other voters, wait for them without end. After a full outage servers come back as their
+    /// machines do, and a server that gave up would need an operator.
     pub waits_for_others: bool,
     /// The seqno of a statement after the position of which nobody can say whether the database has it: the state is
     /// taken from a member that knows, and only where no member does, it is delivered.

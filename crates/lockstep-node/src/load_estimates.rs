@@ -2,8 +2,9 @@
 //! one that is awake has taken several small write-sets by then. So how long a delivery keeps a thread is measured, and
 //! as many are woken as would not catch up by themselves before another came to help.
 //!
-//! Gain (2026-11-25): [`DeliveryTime`] 40 % of the rate if InnoDB does not flush and 12 % if it does (`lab parallel-apply`,
-//! ten workers); [`BatchEstimate`] 8 % with 8 clients (`bench provider`, one pair of clusters), none with 2 and 32.
+//! Gain (2026-11-25): [`DeliveryTime`] 40 % of the rate if InnoDB does not flush and 12 % if it does (`lab
+//! parallel-apply`, ten workers). [`BatchEstimate`] 8 % with 8 clients (`bench provider`, one pair of clusters), none
+//! with 2 and 32.
 
 use lockstep_core::Micros;
 use std::time::Duration;

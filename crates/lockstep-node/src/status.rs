@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub const DISCONNECTED: &str = "Disconnected";
 
 /// The state of a member that is connected with the leader, and has not answered it for so long that it is taken for
-/// lost: a process that is stopped in its tracks, a machine or a network that hangs.
+/// lost. Its process is stopped, or its machine or network hangs.
 pub const SILENT: &str = "Silent";
 
 /// The whole snapshot. What it lacks, because an older version made it, is read as empty or unknown.
@@ -119,8 +119,8 @@ pub struct OwnStatus {
     pub state_seconds: f64,
     /// For how long the provider has been running, in seconds.
     pub uptime_seconds: f64,
-    /// Transactions that their clients take for committed, and the cluster has not agreed on yet: the leader's, also where
-    /// another member answers (it then knows them as of at most 0.2 s ago).
+    /// Transactions that their clients take for committed, and the cluster has not agreed on yet. The leader's number,
+    /// also where another member answers (as of at most 0.2 s ago).
     pub at_risk: u64,
     /// Under semisync: own transactions whose acknowledgements came.
     pub acknowledged: u64,

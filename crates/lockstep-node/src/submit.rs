@@ -1,9 +1,9 @@
 //! A submission: a thread that waits until its entry is ordered.
 //!
-//! One slot per submission: the waiting thread parks on it. `ls-node` fills it and wakes the thread once, at the end of its
-//! round: a woken thread takes the processor, and messages to other members should have left by then. A slot whose thread
-//! has given up (disconnect, loss of the majority) is *abandoned*: if the log has its entry after all, the entry is
-//! delivered like one of another member.
+//! One slot per submission: the waiting thread parks on it. `ls-node` fills it and wakes the thread once, at the end of
+//! its round: a woken thread takes the processor, and messages to other members should have left by then. A slot whose
+//! thread has given up (disconnect, loss of the majority) is *abandoned*. If the log has its entry after all, the entry
+//! is delivered like one of another member.
 
 use crate::api::{Ordered, SubmitOutcome};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -25,8 +25,8 @@ pub struct Config {
     /// A follower takes no more entries while so many bytes of them are on their way to its disk, and then until it is half
     /// as much. There may be `max_inflight_bytes` more.
     pub max_unwritten_bytes: usize,
-    /// A leader under a weak policy delivers at most this many bytes of entries, or one entry more, beyond the commit index:
-    /// they are all kept in memory, and unsent ones are lost with it.
+    /// A leader under a weak policy delivers at most this many bytes of entries, or one entry more, beyond the commit
+    /// index. They are all kept in memory, and unsent ones are lost with it.
     pub max_at_risk_bytes: usize,
     /// Seed of the random numbers.
     pub seed: u64,

@@ -1,9 +1,8 @@
 //! Writes in flight to the disk, the persisted index, and messages held back until a write completes.
 //!
 //! Writes are numbered by tickets and become durable in their order. "Durable up to index n" is only true of the
-//! entries that the write carried: where a later truncation replaces some of them, the older write's arrival says
-//! nothing about the new ones at the same places (the ABA race). So a truncation lowers what all writes on their way
-//! may claim.
+//! entries that the write carried. If a later truncation replaces some of them, the older write's arrival says nothing
+//! about the new ones (the ABA race). So a truncation lowers what all writes on their way may claim.
 
 use super::failpoints::{Failpoint, Failpoints};
 use super::log::Log;

@@ -363,8 +363,9 @@ impl Raft {
         self.reads.ask(&self.local)
     }
 
-    /// Asks every other member, also learners, whether it would vote for this one, even if this one may not campaign: a
-    /// refusal means that its log is more up to date. [`Raft::would_vote`] returns the answers; earlier answers are discarded.
+    /// Asks every other member, also learners, whether it would vote for this one, even if this one may not campaign. A
+    /// refusal means that its log is more up to date. [`Raft::would_vote`] returns the answers; earlier answers are
+    /// discarded.
     pub fn query_tails(&mut self, now: Micros) {
         self.local.advance(now);
         self.survey.begin(&self.local, &mut self.out);

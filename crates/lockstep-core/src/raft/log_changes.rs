@@ -131,9 +131,9 @@ impl Raft {
         let full = self.local.disk_is_full();
         let last = self.local.log().last();
         if full && prev_index > last && self.local.log().matched() == last {
-            // It continues what was dropped below. A refusal would make the leader send that again at once; an answer
-            // that we have no more than before leaves its window shut, and lets it know that we are there. When the disk
-            // goes on, the next heartbeat is refused, and the leader begins again where we stopped.
+            // It continues what was dropped below. A refusal would make the leader send that again at once. The answer
+            // that we have no more than before leaves its window shut, and shows that we are there. When the disk goes
+            // on, the next heartbeat is refused, and the leader begins again where we stopped.
             self.acks.owe(true, context);
             self.learn_commit(commit);
             return;
@@ -222,8 +222,8 @@ impl Raft {
     /// promise that nothing acknowledged is lost ends here, by an operator's order: what others committed without this member
     /// is not in the branch.
     ///
-    /// **The caller** has ended all connections before: nothing of the new branch may reach a member of the old one except
-    /// by a connection that has compared the names of the logs.
+    /// **The caller** has ended all connections before. Nothing of the new branch may reach a member of the old one,
+    /// except by a connection that has compared the logs' names.
     ///
     /// # Errors
     /// [`BranchError`]; nothing has changed then.

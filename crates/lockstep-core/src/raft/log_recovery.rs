@@ -6,9 +6,9 @@
 //! more from the old leader, and then replies with the end of its log. The candidate fetches the most up-to-date tail, and
 //! only then asks for votes.
 //!
-//! Fetched entries are not acknowledged: it is as if the old leader had sent them and the reply had been lost, so the
-//! paper's arguments about logs and elections still hold. The candidate stops before a membership entry that no replying
-//! voter holds: later entries were acknowledged to no client, and the membership might change who may vote.
+//! Fetched entries are not acknowledged, as if the old leader had sent them and the reply had been lost. So the paper's
+//! arguments about logs and elections still hold. The candidate stops before a membership entry that no replying voter
+//! holds: later entries were acknowledged to no client, and the membership might change who may vote.
 //!
 //! Once a majority has replied, the candidate waits for the others for half an election timeout, or two of the longest round
 //! trips if that is more. A member with a slow disk answers each repeated query that it is still busy. It may hold
@@ -371,8 +371,8 @@ impl Campaign {
         waiting
     }
 
-    /// A log that reaches as far as ours mostly begins with ours: so the first request is from our own end on, and from the
-    /// commit index on if the logs differ there.
+    /// A log that reaches as far as ours mostly begins with ours. So the first request is from our own end on, and from
+    /// the commit index on if the logs differ there.
     fn fetch_from(&mut self, local: &Local, out: &mut Outputs, id: MemberId, timeout: Micros) {
         let commit = commit_end(local);
         let (own_term, own_last) = own_end(local);

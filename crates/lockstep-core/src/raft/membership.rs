@@ -1,9 +1,9 @@
 //! Which membership changes a leader may append.
 //!
-//! A membership is in force once it is appended, committed or not. One voter changes at a time: then any majority of the old
-//! one and any of the new one share a member. That holds for neighbours only, so the previous change must be committed
-//! first; and an entry of the own term, because a predecessor may have left a change that this leader does not know of, and
-//! that could still win until then.
+//! A membership is in force once it is appended, committed or not. One voter changes at a time: then any majority of
+//! the old one and any of the new one share a member. That holds for neighbours only, so the previous change must be
+//! committed first. An entry of the own term must be committed, too: until then a predecessor's change, unknown to this
+//! leader, could still win.
 
 use super::errors::{ChangeError, NotLeader};
 use super::failpoints::Failpoint;

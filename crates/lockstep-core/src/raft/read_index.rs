@@ -1,8 +1,8 @@
 //! Causal reads: which index must be delivered here before a read sees all that was acknowledged before it began?
 //!
 //! The leader's last *appended* index, for origins may know of commits before the leader does. The answer is good only
-//! if the leader still was one when it was asked: it speaks to all voters after the question, and a majority must
-//! answer in its term.
+//! if the leader still was one when it was asked. It sends to all voters after the question, and a majority must answer
+//! in its term.
 
 use super::config::Config;
 use super::failpoints::Failpoint;

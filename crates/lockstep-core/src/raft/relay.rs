@@ -4,20 +4,20 @@
 //! each member and the leader: acks, rejections, heartbeats, commit indices, snapshots, and entries that the leader has to
 //! read from its disk.
 //!
-//! **Why it is safe.** A relayed message is an unchanged append of the term's leader. Within a term the leader's log, commit
-//! index and persisted index only grow: so an append stays true for the whole term, however late or often it arrives, and
-//! from any sender. A follower accepts it only in that term and with a known leader, and keeps it until then; the usual
-//! checks of index and term follow. A late or former relay can only repeat true or obsolete appends. A relayed append does
-//! not count as a heartbeat of the leader.
+//! **Why it is safe.** A relayed message is an unchanged append of the term's leader. Within a term the leader's log,
+//! commit index and persisted index only grow. So an append stays true for the whole term, however late or often it
+//! arrives, and from any sender. A follower accepts it only in that term and with a known leader, and keeps it until
+//! then; the usual checks of index and term follow. A late or former relay can only repeat true or obsolete appends. A
+//! relayed append does not count as a heartbeat of the leader.
 //!
 //! **Order.** Entries now arrive on two paths and may overtake each other. So a follower does not reject a relayed append
 //! without its predecessor, but keeps it (`early`). The leader detects a loss by comparison: the recipient makes no
 //! progress while its relay does.
 //!
 //! **Failures.** The leader feeds a member itself, from its received index on, as soon as its relay is disconnected, is
-//! still catching up, or does not answer in time; or as the member stays behind its relay for too long. The cause is
-//! excluded from relaying for a while, longer each time: the relay, if it reaches no recipient. A slow relay is replaced by
-//! a member with a shorter or faster path.
+//! still catching up, or does not answer in time. It does so, too, if the member stays behind its relay for too long.
+//! The cause is excluded from relaying for a while, longer each time: the relay, if it reaches no recipient. A slow
+//! relay is replaced by a member with a shorter or faster path.
 //!
 //! **Invariants** of the leader's side (`replication/zones.rs`): a peer with `via` is fed like one that replicates; its relay is of its zone, and has no `via`.
 

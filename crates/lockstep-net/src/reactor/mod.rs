@@ -108,7 +108,7 @@ pub struct PeerHello {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A peer introduced itself. Answer with [`Reactor::accept`], [`Reactor::reject`] or [`Reactor::close`], in the
-    /// same round or within a few seconds: until then next to nothing more is read from it, and no timer of the
+    /// same round or within a few seconds. Until then next to nothing more is read from it, and no timer of the
     /// connection runs.
     PeerUp {
         /// The connection.
@@ -414,8 +414,8 @@ impl Reactor {
         self.next_timer = None;
     }
 
-    /// The member behind a kept address is reached by `conn`, which may have been dialed by the other side or under
-    /// another address: the address is not dialed while that connection lives.
+    /// `conn` reaches the member behind a kept address; the other side may have dialed it, or this one by another
+    /// address. The address is not dialed while that connection lives.
     pub fn keep_via(&mut self, addr: &Address, conn: ConnId) {
         let live = self.peers.get(&conn.0).is_some_and(|p| !p.conn.is_dead());
         if let (true, Some(target)) = (live, self.targets.get_mut(&addr.to_string())) {

@@ -1,4 +1,4 @@
-//! Who waits for the member: threads of the front end, and clients of the status service.
+//! The callers that wait for the member: threads of the front end, and clients of the status service.
 
 use crate::api::NodeError;
 use crate::operator::Answer;
@@ -8,7 +8,7 @@ use lockstep_net::ConnId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Who gave a command.
+/// The caller that gave a command.
 pub(crate) enum Commander {
     Client(ConnId),
     Thread(Arc<Reply<Answer>>),

@@ -1,7 +1,8 @@
 //! After the log could not be written: waiting until its disk takes writes again, so that a new start has a chance.
 //!
-//! A server that ended at once would be started by its supervisor onto the disk that is still full, would refuse to start,
-//! and a start that is refused is not repeated. So the process that has failed, and refuses everything, waits in its place.
+//! If the server ended at once, its supervisor would start it onto the full disk. It would refuse to start, and
+//! supervisors do not repeat a refused start. So the process that has failed, and refuses everything, waits in its
+//! place.
 
 use crate::api::{EndServer, Level, Logger, ServerEnd};
 use std::path::PathBuf;

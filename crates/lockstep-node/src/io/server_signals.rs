@@ -1,4 +1,4 @@
-//! What the front end's threads tell `ls-node` without an input: counters and switches that it reads each round.
+//! Counters and switches that the front end's threads set, and `ls-node` reads each round.
 
 use lockstep_core::Seqno;
 use std::sync::Arc;

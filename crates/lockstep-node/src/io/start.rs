@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::thread::JoinHandle;
 
-/// What of the log may be in memory because the disk has not got it: more than any burst that a disk that works needs
-/// time for, and little beside a server's memory. A disk that hangs while the process answers would fill it all.
+/// Limit of entries in memory that the disk has not got. A working disk never falls that far behind, and the limit is
+/// little beside a server's memory. A disk that hangs while the process answers would fill it all.
 const MAX_UNWRITTEN: usize = 256 << 20;
 /// What a leader under a weak policy has answered and no majority has, stays in memory: no more than this, though
 /// `async.max_at_risk` transactions may be more.

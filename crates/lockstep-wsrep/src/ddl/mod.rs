@@ -19,7 +19,7 @@ use recovery::{Bearing, Rule};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What this server did with a statement before it was killed.
+/// The effect of a statement that this server began before it was killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Former {
     /// It had not begun the statement.
@@ -154,7 +154,7 @@ impl Ddl {
         self.replay_ctas(host, at, ordered).map(|()| None)
     }
 
-    /// What this server did with the statement at `at` before it was killed.
+    /// The effect of the statement at `at` that this server began before it was killed.
     ///
     /// # Errors
     /// The outcome cannot be determined: the statement names a table that has been created again since.

@@ -1,10 +1,10 @@
 //! Where InnoDB stands after a crash.
 //!
-//! A server that is started plainly does not say: it starts the provider before it opens InnoDB, and `grastate.dat`
-//! has no seqno while a server runs. A copy of the database for want of a number would be absurd, so the provider does
-//! what the `galera_recovery` script does: it runs the server's own program with the server's own arguments and
-//! `--wsrep-recover`, which replays InnoDB's redo log, prints the position and exits. InnoDB must not be open in this
-//! process then; with the state-transfer methods that copy files it is not.
+//! A server that is started plainly does not say: it starts the provider before it opens InnoDB, and `grastate.dat` has
+//! no seqno while a server runs. A copy of the database for want of a number would be absurd, so the provider does what
+//! the `galera_recovery` script does. It runs the server's own program with its own arguments and `--wsrep-recover`.
+//! That replays InnoDB's redo log, prints the position and exits. InnoDB must not be open in this process then; with
+//! the state-transfer methods that copy files it is not.
 
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;

@@ -168,10 +168,10 @@ impl Progress {
         self.contact.ignore_rejections_before(context);
     }
 
-    /// Whether a rejection says something about messages sent since the last probe. Each message of a window is rejected if
-    /// the first is lost. One of these rejections starts a probe; each of the others, believed after it, would have the
-    /// whole window sent once more. A gap in what was sent again shows in the answer to the next heartbeat. Messages through a
-    /// relay have no context to go by.
+    /// Whether a rejection says something about messages sent since the last probe. Each message of a window is
+    /// rejected if the first is lost. One of these rejections starts a probe; each of the others, believed after it,
+    /// would have the whole window sent once more. A gap in the messages sent again shows in the answer to the next
+    /// heartbeat. Messages through a relay have no context to go by.
     pub(super) fn believes_rejections(&self) -> bool {
         self.route.via.is_some() || self.contact.believes_rejections()
     }

@@ -67,8 +67,8 @@ impl<'a> Applier<'a> {
             }
             // If the majority has been lost meanwhile, the node repeats the delivery later.
             (Ok(()), Delivery::Synced) if !cx.node().is_some_and(|node| node.is_held()) => {
-                // Before clients may write: a transaction that a client repeats must be ordered after the rollback of its
-                // first attempt, whose appliers hold its locks on the other members.
+                // Before clients may write: a transaction that a client repeats must be ordered after the rollback of
+                // its first attempt. On the other members appliers hold the locks of that attempt.
                 provider.local.repeat_rollbacks(cx, true);
                 Next::Synced(exclusive)
             }
