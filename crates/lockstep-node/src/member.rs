@@ -15,7 +15,6 @@ mod delivery;
 #[cfg(test)]
 mod disks;
 mod facts;
-mod frames;
 #[cfg(test)]
 mod harness;
 mod leadership;
@@ -25,18 +24,21 @@ mod outbox;
 mod recovery;
 #[cfg(test)]
 mod relay_tests;
+mod routing;
+mod unreadable;
 
-use crate::api::{Delivery, Level, LocalState, NodeError, Tuning};
+use crate::api::{Delivery, Level, LocalState, Tuning};
 use crate::effect::{Effect, ReadFor};
 use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, FRAME_RAFT, Health, Hello, NodeMessage};
-use bytes::Bytes;
+use admin::commits::Commits;
 use context::Context;
-use delivery::feed::Deliverer;
+use delivery::feed::{Deliverer, Limits, Stop};
 use delivery::finished::Finished;
+use facts::Standing;
 use lockstep_core::codec::Writer;
 use lockstep_core::raft::{Output, Raft};
-use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
+use lockstep_core::{Entry, EntryKind, MemberId, Seqno};
 use log_retention::Presence;
 pub(crate) use membership::connection_state::ConnectionState;
 use membership::peers::Peers;
@@ -54,20 +56,22 @@ const COMMAND_PERIOD: Micros = 5_000;
 const BARRIER_PERIOD: Micros = 500;
 /// Round interval while certification has keys to forget and nothing else happens: a hundred thousand keys per second.
 const FORGET_PERIOD: Micros = 5_000;
-/// How often Raft is drained in one round. Without a bound the round might not end: a read that fails for want of a
-/// leader asks again at once.
+/// How often Raft is drained in one round at most: see [`Member::drain_all`].
 const DRAINS_MAX: usize = 4;
 /// A gap this long between two rounds is logged. Normally there is a round every 0.1 s at least.
 const STALL: Micros = 1_000_000;
+
+/// The error text for a diverged server.
+const DIVERGED: &str = "another member has taken over and does not have all that this one had committed ahead of it \
+                        (commit.policy was weak): what the cluster does not have is kept in lockstep.rescue.*.log";
 
 /// The node without its threads.
 pub(crate) struct Member {
     pub(crate) ctx: Context,
     roster: membership::Roster,
     recovery: recovery::Recovery,
-    delivery: delivery::Delivery,
+    pub(crate) delivery: delivery::Delivery,
     admin: admin::Admin,
-    pub(crate) deliverer: Deliverer,
     log_retention: log_retention::LogRetention,
     deferred_syncs: deferred_sync::DeferredSyncs,
     leadership: leadership::Leadership,
@@ -87,10 +91,10 @@ impl Member {
         let votes = recovery::votes::Votes::new(raft.last_index());
         let recovery = recovery::Recovery { votes, ..recovery::Recovery::default() };
         let apply_holds = delivery::apply_hold::ApplyHolds::new(tuning.apply_order);
-        let delivery = delivery::Delivery { apply_holds, ..delivery::Delivery::default() };
+        let feed = Deliverer::with(raft.failpoints());
+        let delivery = delivery::Delivery { feed, apply_holds, ..delivery::Delivery::default() };
         let mut quorum = Quorum::default();
         quorum.note_seen(now);
-        let deliverer = Deliverer::with(raft.failpoints());
         let ctx = Context {
             raft,
             me,
@@ -110,7 +114,6 @@ impl Member {
             recovery,
             delivery,
             admin: admin::Admin::default(),
-            deliverer,
             log_retention: log_retention::LogRetention::default(),
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
             leadership: leadership::Leadership::default(),
@@ -120,26 +123,13 @@ impl Member {
 
     /// Remembers an entry found in the log at start.
     pub(crate) fn remember(&mut self, entry: &Entry) {
-        self.deliverer.remember(entry);
+        self.delivery.feed.remember(entry);
         self.recovery.votes.remember(entry);
     }
 
     /// This member's result for `seqno` was judged in an earlier incarnation.
     pub(crate) fn found_before(&mut self, seqno: Seqno) {
         self.recovery.votes.found_before(seqno);
-    }
-
-    /// Runs the leader's tasks in this round: something has changed.
-    fn schedule_leader_tasks(&mut self) {
-        self.roster.leader_tasks.schedule(self.ctx.now);
-    }
-
-    fn tell(&mut self, to: MemberId, message: &NodeMessage) {
-        if to == self.ctx.me.id {
-            self.node_message(to, message.clone());
-        } else {
-            self.ctx.out.send(to, message);
-        }
     }
 
     /// Sets the time, before the inputs of a round.
@@ -169,13 +159,13 @@ impl Member {
         if self.is_commanded() {
             at = at.min(self.ctx.now + COMMAND_PERIOD);
         }
-        if self.is_at_barrier() {
+        if self.admin.barrier.is_active() {
             at = at.min(self.ctx.now + BARRIER_PERIOD);
         }
-        if self.deliverer.is_to_forget() {
+        if self.delivery.feed.is_to_forget() {
             at = at.min(self.ctx.now + FORGET_PERIOD);
         }
-        if let Some(due) = self.hold_ends_at() {
+        if let Some(due) = self.delivery.apply_holds.ends_at(&self.ctx) {
             at = at.min(due);
         }
         at
@@ -183,61 +173,7 @@ impl Member {
 
     /// Whether another round would deliver more without new inputs.
     pub(crate) fn has_more(&self) -> bool {
-        self.ctx.connection.is_primary() && self.deliverer.is_behind(self.deliverable())
-    }
-
-    fn node_message(&mut self, from: MemberId, message: NodeMessage) {
-        match message {
-            NodeMessage::Health(health) => {
-                if self.ctx.peers.set_health(&from, health) {
-                    self.schedule_leader_tasks();
-                }
-            }
-            NodeMessage::Peers(addresses) => {
-                for address in addresses.into_iter().take(64) {
-                    self.ctx.dial(address);
-                }
-            }
-            NodeMessage::StateRequest { donor, at_least, position, request } => {
-                self.find_donor(from, &donor, at_least, position, request);
-            }
-            NodeMessage::Donate { joiner, at_least, position, request } => {
-                // Only the leader names donors, and only for members.
-                let to_member = self.ctx.raft.membership().get(&joiner).is_some();
-                if self.ctx.raft.leader() != Some(from) || !to_member {
-                    return;
-                }
-                self.asked_to_donate(joiner, at_least, position, request);
-            }
-            NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
-            NodeMessage::Opinion { seqno, opinion, text } => self.on_opinion(from, seqno, opinion, &text),
-            NodeMessage::AskOpinion { seqno } => self.on_opinion_request(from, seqno),
-            NodeMessage::Policy(policy) => {
-                self.append_policy(from, |_| policy);
-            }
-            NodeMessage::PolicyRequest { number, request } => self.on_policy_request(from, number, request),
-            NodeMessage::TurnedAway => self.leadership.on_writes_rejected(self.ctx.now, from),
-        }
-    }
-
-    /// Everything up to this ticket is on disk.
-    pub(crate) fn written(&mut self, ticket: u64) {
-        self.deferred_syncs.synced(self.ctx.now, ticket, self.ctx.raft.commit());
-        self.leadership.write_done(ticket);
-        self.recovery.ending.written(ticket);
-        self.ctx.raft.written(self.ctx.now, ticket);
-    }
-
-    /// Entries from the log; empty if there are none (trimmed, or the log cannot be read).
-    pub(crate) fn read(&mut self, whom: ReadFor, from: Index, entries: Vec<Entry>) {
-        match whom {
-            ReadFor::Peer(id) => self.ctx.raft.fetched(self.ctx.now, id, from, entries),
-            ReadFor::Deliverer => {
-                if let Err(text) = self.deliverer.fetched(from, entries) {
-                    self.needs_state(&text);
-                }
-            }
-        }
+        self.ctx.connection.is_primary() && self.delivery.feed.is_behind(self.delivers_committed_only())
     }
 
     /// Ends a round: a pipeline from inputs to outputs. `room`: the front end takes deliveries.
@@ -264,44 +200,94 @@ impl Member {
         if self.ctx.connection.is_connected() && self.roster.leader_tasks.is_due(self.ctx.now) {
             self.lead();
         }
-        self.operator_step();
+        let (operator, ctx, mut others) = self.commands();
+        operator.tasks_step(ctx, &mut others);
+        self.dispatch_own();
+        self.admin.operator.commands_step(&mut self.ctx);
+        self.dispatch_own();
         self.forced_bootstrap_step();
         self.majority_step();
-        self.barrier_step();
+        self.admin.barrier.step(&mut self.ctx);
+        self.dispatch_own();
     }
 
-    /// Takes Raft's outputs until there are none. An output may cause a new one: a leader that is its own majority
-    /// commits at once.
+    /// Takes Raft's outputs until there are none.
+    ///
+    /// Handling an output gives Raft one kind of input: a read that failed is asked again, if there is a leader by then
+    /// ([`Member::read_ready`]). The second drain sends that question; if this member leads alone, the third one brings
+    /// the answer. The fourth is empty.
     fn drain_all(&mut self) {
-        for _ in 0..DRAINS_MAX {
-            if !self.drain_raft() {
-                return;
-            }
-        }
+        let drains = (1..=DRAINS_MAX).take_while(|_| self.drain_raft()).count();
+        debug_assert!(drains < DRAINS_MAX, "an output causes outputs without end");
     }
 
     /// Certifies and delivers entries. The connection comes first: it decides whether there is a run, and where it
-    /// begins. How far delivery goes depends on the commit index, the own disk and the commit policy, so it asks Raft
-    /// for the limit; [`Output::Commit`] announces only the first.
+    /// begins. [`Output::Commit`] has said how far delivery goes.
     fn deliver_entries(&mut self, room: bool) {
         self.connection_step();
         self.follow_leader();
         if room {
             self.delivery_step();
         }
-        self.deliverer.forget();
+        self.delivery.feed.forget();
     }
 
     /// Answers requests and reports this member's state, as of the entries just delivered. The leave comes after the
     /// health report, by which the others know of it.
     fn answer_and_report(&mut self) {
         self.committed_position_step();
-        self.votes_step();
+        let own = self.standing();
+        self.recovery.votes.step(&mut self.ctx, own);
         self.policy_step();
-        self.donations_step();
+        self.recovery.transfers.step(&mut self.ctx, own);
+        self.dispatch_own();
         self.health_step();
         self.leave_step();
         self.trim_log_step();
+    }
+
+    fn forced_bootstrap_step(&mut self) {
+        let leaving = self.roster.leave.has_begun();
+        if !self.roster.branches.step(&mut self.ctx, leaving) {
+            return;
+        }
+        let ids: Vec<MemberId> = self.ctx.peers.keys().copied().collect();
+        for id in ids {
+            self.ctx.out.push(Effect::Drop(id));
+            self.peer_down(id, "this member begins a new branch");
+        }
+        self.roster.branches.start(&mut self.ctx);
+    }
+
+    /// Records when this member's own branch was last seen alive.
+    fn majority_step(&mut self) {
+        let Context { connection, raft, .. } = &self.ctx;
+        if connection.is_connected() && (raft.leader().is_some() || !self.ctx.cut_off()) {
+            self.ctx.quorum.note_seen(self.ctx.now);
+        }
+    }
+
+    fn delivery_step(&mut self) {
+        let (leaving, committed_only) = (self.roster.leave.has_begun(), self.delivers_committed_only());
+        let (views_shown, commits) = (&mut self.roster.views_shown, &mut self.admin.commits);
+        match self.delivery.step(&mut self.ctx, views_shown, commits, leaving, committed_only) {
+            Ok(()) => {}
+            Err(Stop::NeedsState(text)) => self.needs_state(&text),
+            Err(Stop::NoRun(text)) => self.fail(&format!("{text}; start this arbitrator again")),
+        }
+    }
+
+    /// Whether delivery stops at the commit index even under a weak policy: this member donates or leaves.
+    fn delivers_committed_only(&self) -> bool {
+        self.recovery.transfers.is_donating() || self.roster.leave.has_begun()
+    }
+
+    fn policy_step(&mut self) {
+        if self.ctx.raft.has_log() {
+            let admin = &mut self.admin;
+            admin.reports.step(&mut self.ctx, &mut admin.commits, &self.delivery.submissions);
+            admin.policy_requests.step(&mut self.ctx);
+        }
     }
 
     /// Takes Raft's outputs once. Returns whether there were any.
@@ -321,9 +307,12 @@ impl Member {
                 Output::Write(op) => {
                     self.compare_clocks(&op.entries);
                     self.recovery.votes.follow(&op);
-                    self.deliverer.follow(&op);
-                    if op.truncate_from.is_some_and(|from| from < self.deliverer.next_index()) && !diverged {
-                        self.delivery_was_cut();
+                    self.delivery.feed.follow(&op);
+                    if op.truncate_from.is_some_and(|from| from < self.delivery.feed.next_index())
+                        && !diverged
+                        && let Err(text) = self.delivery.feed.was_cut(&self.ctx)
+                    {
+                        self.needs_state(&text);
                     }
                     last_write = op.ticket;
                     renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
@@ -334,8 +323,9 @@ impl Member {
                 Output::Fetch { to, from, max_bytes } => {
                     self.ctx.out.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
                 }
-                // Delivery asks for its limit: see `deliver_entries`.
-                Output::Commit { .. } => {}
+                Output::Commit { index: _, deliverable, early, policy_index } => {
+                    self.delivery.feed.set_limits(Limits { deliverable, early, policy_index });
+                }
                 Output::Diverged { .. } => diverged = true,
                 Output::Soft { leader, term, .. } => self.leader_changed(leader, term),
                 Output::ReadReady { context, index } => self.read_ready(context, Some(index)),
@@ -353,80 +343,10 @@ impl Member {
             self.compare_peers();
         }
         if diverged {
-            self.on_diverged(last_write);
+            self.needs_state(DIVERGED);
+            self.recovery.ending.diverged(self.ctx.now, last_write, DIVERGED);
         }
         some
-    }
-
-    fn leader_changed(&mut self, leader: Option<MemberId>, term: u64) {
-        let text = match leader {
-            Some(id) if id == self.ctx.me.id => format!("this member leads in term {term}"),
-            Some(id) => format!("{} leads in term {term}", self.ctx.name_of(&id)),
-            None => format!("no leader in term {term}"),
-        };
-        self.schedule_leader_tasks();
-        self.ctx.log(Level::Info, text);
-        let before = self.leadership.leader_changed(leader);
-        if leader == Some(self.ctx.me.id) {
-            self.warn_of_loss(term, before);
-        }
-    }
-
-    /// Under a weak policy the previous leader may have acknowledged transactions that no present member has. If the
-    /// previous leader is present itself, log recovery has asked it for its log tail.
-    fn warn_of_loss(&mut self, term: u64, before: Option<MemberId>) {
-        let Some(gap) = self.ctx.raft.left_out_by_own_term() else { return };
-        let before = before.filter(|id| *id != self.ctx.me.id);
-        if before.is_some_and(|id| self.ctx.responds(&id)) {
-            return;
-        }
-        let before = before.map_or_else(|| "the previous leader".to_owned(), |id| self.ctx.name_of(&id));
-        let text = format!(
-            "this member leads in term {term}, without {before}: transactions that {before} acknowledged beyond seqno \
-             {} and no member here has are skipped (the next seqno is {}). They are lost unless that member comes \
-             back with its log and writes them to lockstep.rescue.*.log",
-            gap.before, gap.after
-        );
-        self.ctx.log(Level::Warn, text);
-    }
-
-    fn health(&self) -> Health {
-        Health {
-            state: self.local_state(),
-            finished: self.ctx.finished(),
-            seen: self.lowest_seen(),
-            delivered: self.deliverer.delivered(),
-            leaving: self.roster.leave.has_begun(),
-            has_state: self.deliverer.has_started(),
-            held_back: self.ctx.has_held_server(),
-        }
-    }
-
-    fn health_step(&mut self) {
-        let health = self.health();
-        if !self.roster.health_reports.is_due(self.ctx.now, &health) {
-            return;
-        }
-        self.adapt_timing();
-        let payload = NodeMessage::Health(health).to_bytes();
-        let for_older = NodeMessage::Health(Health { held_back: false, ..health }).to_bytes();
-        for (to, peer) in self.ctx.peers.iter() {
-            let payload =
-                if peer.version >= membership::peers::HELD_BACK_SINCE { &payload } else { &for_older };
-            self.ctx.out.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: vec![payload.clone()] });
-        }
-    }
-
-    /// A member's health: as last received, or this member's own.
-    pub(crate) fn health_of(&self, id: &MemberId) -> Option<Health> {
-        match *id == self.ctx.me.id {
-            true => Some(self.health()),
-            false => self.ctx.peers.get(id).and_then(|peer| peer.health),
-        }
-    }
-
-    pub(crate) fn wall(&self) -> Micros {
-        self.ctx.wall
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -442,16 +362,6 @@ impl Member {
     /// Whether causal reads wait for this thread.
     pub(crate) fn has_causal_reads(&self) -> bool {
         !self.delivery.causal_reads.is_empty()
-    }
-
-    /// Answered by [`Effect::CommittedPosition`].
-    pub(crate) fn query_committed_position(&mut self, token: u64) {
-        let primary = self.ctx.connection.is_primary();
-        if let Err(refusal) =
-            self.admin.position_queries.begin(&mut self.ctx.raft, self.ctx.now, primary, token)
-        {
-            self.ctx.out.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
-        }
     }
 
     fn committed_position_step(&mut self) {
@@ -470,29 +380,6 @@ impl Member {
         self.delivery.submissions.proposed_len().max(uncommitted)
     }
 
-    pub(crate) fn failure(&self) -> Option<String> {
-        match &self.ctx.connection {
-            ConnectionState::Failed(text) => Some(text.clone()),
-            _ => None,
-        }
-    }
-
-    /// The log's first segments are gone. `early`: removed although `log.keep_min`, or a connected member's disk, still
-    /// needed them.
-    pub(crate) fn log_trimmed(&mut self, first: Index, early: bool) {
-        if early && self.log_retention.warn_of_early_removal(self.ctx.now) {
-            self.ctx.log(
-                Level::Warn,
-                "the log is larger than log.max_size: entries are removed that are younger than log.keep_min or not \
-                 on the disk of a connected member, so that a member that is away or behind, or this one after a \
-                 crash, may need a state transfer; raise log.max_size, or check for a member with a hanging disk",
-            );
-        }
-        self.ctx.raft.log_trimmed(first);
-        self.deliverer.forget_below(first);
-        self.recovery.votes.forget_below(first);
-    }
-
     /// Wakes the threads whose submissions have been ordered, in commit order. This comes last in a round: each thread
     /// finds its commit order position reached.
     pub(crate) fn wake(&mut self) {
@@ -504,54 +391,36 @@ impl Member {
         self.ctx.out.take(effects, deliveries);
     }
 
-    /// The log cannot supply what the database lacks, and a running server cannot take a state transfer. The front end
-    /// gives up its position and ends the process, so that the next start takes a state transfer.
-    fn needs_state(&mut self, text: &str) {
-        let text = format!("{text}: a state transfer is needed; start this server again");
-        self.ctx.deliver(Delivery::StateFailed(text.clone()));
-        if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
-            self.fail(&text);
-            self.recovery.ending.needs_state(self.ctx.now, &text);
-        }
+    fn trim_log_step(&mut self) {
+        let presence = |id: &MemberId| match (self.ctx.peers.contains_key(id), self.ctx.peers.gone(id)) {
+            (true, _) => Presence::Connected,
+            (false, Some(gone)) => Presence::LostAt(gone.since),
+            (false, None) => Presence::NeverSeen,
+        };
+        let limits = self.log_retention.step(&log_retention::Inputs {
+            now: self.ctx.now,
+            wall: self.ctx.wall,
+            raft: &self.ctx.raft,
+            finished: self.ctx.finished.get(),
+            next_index: self.delivery.feed.next_index(),
+            keep: self.ctx.tuning.log_keep.as_micros() as Micros,
+            keep_bytes: self.ctx.tuning.log_bytes,
+            max_bytes: self.ctx.tuning.log_max_bytes,
+            presence: &presence,
+        });
+        self.ctx.out.extend(limits.map(Effect::TrimLog));
     }
 
-    /// Fails for good: logs the reason, refuses everything and leaves.
-    pub(crate) fn fail(&mut self, text: &str) {
-        if matches!(self.ctx.connection, ConnectionState::Failed(_)) {
-            return;
+    /// This member's own state, as its components see it.
+    pub(in crate::member) fn standing(&self) -> Standing {
+        let synced = matches!(self.ctx.connection, ConnectionState::Running { primary: true, synced: true });
+        Standing {
+            state: self.local_state(),
+            synced_but_for_hold: synced && !self.is_desynced(),
+            leaving: self.roster.leave.has_begun(),
+            delivered: self.delivery.feed.delivered(),
+            delivering: self.delivery.feed.is_running(),
         }
-        self.ctx.log(Level::Error, text.to_string());
-        self.wake_all(true);
-        self.end_votes();
-        if let ConnectionState::Connecting { .. } = self.ctx.connection {
-            self.ctx.out.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
-        }
-        if self.deliverer.is_shown() {
-            let info = self.view_without_quorum();
-            self.ctx.deliver(Delivery::View { info, in_log: false });
-        }
-        self.ctx.deliver(Delivery::Failed(text.to_string()));
-        self.ctx.connection = ConnectionState::Failed(text.to_string());
-        let ids: Vec<MemberId> = self.ctx.peers.keys().copied().collect();
-        for id in ids {
-            self.ctx.out.push(Effect::Drop(id));
-        }
-    }
-
-    /// Wakes every waiting submission. `unknown`: nothing can be withdrawn, since Raft is not asked.
-    fn wake_all(&mut self, unknown: bool) {
-        let first_unsent = if unknown { None } else { self.ctx.raft.withdraw_unsent() };
-        self.delivery.submissions.fail_all(first_unsent);
-        for id in self.delivery.causal_reads.take_all() {
-            self.ctx.out.push(Effect::Causal { id, seqno: None });
-        }
-    }
-
-    /// Synced, or would be but for the server's apply hold: it lacks nothing that it is due to have, and is not
-    /// Desynced.
-    fn is_synced_but_for_hold(&self) -> bool {
-        matches!(self.ctx.connection, ConnectionState::Running { primary: true, synced: true })
-            && !self.is_desynced()
     }
 
     fn is_desynced(&self) -> bool {
@@ -577,56 +446,59 @@ impl Member {
         }
     }
 
-    fn trim_log_step(&mut self) {
-        let presence = |id: &MemberId| match (self.ctx.peers.contains_key(id), self.ctx.peers.gone(id)) {
-            (true, _) => Presence::Connected,
-            (false, Some(gone)) => Presence::LostAt(gone.since),
-            (false, None) => Presence::NeverSeen,
-        };
-        let limits = self.log_retention.step(&log_retention::Inputs {
-            now: self.ctx.now,
-            wall: self.ctx.wall,
-            raft: &self.ctx.raft,
-            finished: self.ctx.finished.get(),
-            next_index: self.deliverer.next_index(),
-            keep: self.ctx.tuning.log_keep.as_micros() as Micros,
-            keep_bytes: self.ctx.tuning.log_bytes,
-            max_bytes: self.ctx.tuning.log_max_bytes,
-            presence: &presence,
-        });
-        self.ctx.out.extend(limits.map(Effect::TrimLog));
-    }
-
-    /// The introduction of this member to a peer.
-    pub(crate) fn introduction(&self) -> Hello {
-        let Some((history, log_id)) = self.ctx.peers.announced_log(&self.ctx.raft) else {
-            return self.ctx.me.clone();
-        };
-        let before = &self.ctx.raft.tail_state().parents;
-        let parents = before.iter().map(|p| (p.history, p.log_id)).collect();
-        let forks = before.iter().map(|p| (p.index, p.term)).collect();
-        Hello {
-            history,
-            log_id,
-            parents,
-            forks,
-            last_index: self.ctx.raft.last_index(),
-            ..self.ctx.me.clone()
+    pub(in crate::member) fn health(&self) -> Health {
+        Health {
+            state: self.local_state(),
+            finished: self.ctx.finished(),
+            seen: self.delivery.lowest_seen(self.ctx.finished()),
+            delivered: self.delivery.feed.delivered(),
+            leaving: self.roster.leave.has_begun(),
+            has_state: self.delivery.feed.has_started(),
+            held_back: self.ctx.has_held_server(),
         }
     }
 
-    /// A peer refused this member for a reason that only an administrator can remove.
-    pub(crate) fn refused(&mut self, text: &str) {
-        if matches!(self.ctx.connection, ConnectionState::Connecting { .. }) && self.ctx.peers.is_empty() {
-            self.ctx.connection = ConnectionState::Idle;
-            self.forget_peers();
-            self.ctx.out.push(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
+    /// A member's health: as last received, or this member's own.
+    pub(crate) fn health_of(&self, id: &MemberId) -> Option<Health> {
+        match *id == self.ctx.me.id {
+            true => Some(self.health()),
+            false => self.ctx.peers.get(id).and_then(|peer| peer.health),
         }
     }
 
-    /// Proposes an entry of a kind that members may propose.
-    fn propose(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
-        debug_assert!(kind.may_be_proposed());
-        self.ctx.raft.propose(self.ctx.now, kind, payload)
+    fn health_step(&mut self) {
+        let health = self.health();
+        if !self.roster.health_reports.is_due(self.ctx.now, &health) {
+            return;
+        }
+        self.adapt_timing();
+        let payload = NodeMessage::Health(health).to_bytes();
+        let for_older = NodeMessage::Health(Health { held_back: false, ..health }).to_bytes();
+        for (to, peer) in self.ctx.peers.iter() {
+            let payload =
+                if peer.version >= membership::peers::HELD_BACK_SINCE { &payload } else { &for_older };
+            self.ctx.out.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: vec![payload.clone()] });
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &self.ctx.connection {
+            ConnectionState::Failed(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn wall(&self) -> Micros {
+        self.ctx.wall
+    }
+
+    /// Commit statistics, for the status.
+    pub(crate) fn commits(&self) -> &Commits {
+        &self.admin.commits
+    }
+
+    /// Whether an apply hold lasts until an option is changed; `apply.delay` alone ends by itself.
+    pub(crate) fn is_held_indefinitely(&self) -> bool {
+        self.delivery.apply_holds.is_indefinite(&self.ctx, self.delivery.feed.delivered())
     }
 }

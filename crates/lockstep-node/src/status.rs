@@ -310,7 +310,7 @@ impl Member {
                 term: self.ctx.raft.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
                 primary: self.ctx.connection.is_primary(),
-                view: self.deliverer.view().number,
+                view: self.delivery.feed.view().number,
                 voters: membership.voters().count(),
                 voters_connected: 0,
                 protocol: around.protocol,
@@ -362,7 +362,7 @@ impl Member {
                 keep_bytes: self.ctx.tuning.log_bytes,
                 max_bytes: self.ctx.tuning.log_max_bytes,
                 segments: self.ctx.raft.segment_bases().count(),
-                certification_window: self.deliverer.window(),
+                certification_window: self.delivery.feed.window(),
             },
         };
         status.cluster.voters_connected =
@@ -380,7 +380,7 @@ impl Member {
         };
         let members = match status {
             ViewStatus::Primary => committed.view.members.clone(),
-            ViewStatus::NonPrimary => self.view_without_quorum().members,
+            ViewStatus::NonPrimary => self.delivery.feed.view_without_quorum(&self.ctx).members,
             ViewStatus::Disconnected => Vec::new(),
         };
         let now = |member: &ViewMember| {
@@ -443,14 +443,15 @@ impl Member {
             let lag_seconds = match lag_trx {
                 Some(0) => Some(0.0),
                 Some(_) if me => self
-                    .deliverer
+                    .delivery
+                    .feed
                     .age_above(self.ctx.finished(), self.wall())
-                    .or_else(|| self.age_of_held_entry()),
+                    .or_else(|| self.delivery.apply_holds.age_of_held_entry(&self.ctx)),
                 _ => None,
             };
             let lag_bytes = match lag_trx {
                 Some(0) => Some(0),
-                Some(_) if me => self.bytes_behind(),
+                Some(_) if me => self.delivery.bytes_behind(&self.ctx),
                 _ => None,
             };
             // Match index and round trip are known only while this member leads.
@@ -479,7 +480,7 @@ impl Member {
                 lag_seconds,
                 lag_bytes,
                 relay: relays.get(&member.id).map(|relay| self.ctx.name_of(relay)),
-                rtt_us: self.rtt_to(&member.id).filter(|_| leads && peer.is_some()),
+                rtt_us: self.ctx.peers.rtt_to(&member.id).filter(|_| leads && peer.is_some()),
             });
         }
         members.sort_by(|a, b| a.name.cmp(&b.name));

@@ -128,7 +128,7 @@ impl Cluster {
                     let life = self.life(slot);
                     self.queue.push(at, Event::Fetch { slot, life, to, from, max_bytes });
                 }
-                Output::Commit { index } => self.committed(slot, index, terms, &memberships)?,
+                Output::Commit { index, .. } => self.committed(slot, index, terms, &memberships)?,
                 Output::Soft { role, term, leader } => {
                     self.say(
                         slot,

@@ -397,7 +397,7 @@ impl Raft {
             self.acks.send(&self.local, &mut self.out);
         }
         self.local.evict();
-        self.out.report(&self.local);
+        self.out.report(&self.local, self.early(), self.policy_index());
         self.assert_invariants();
         self.out.take()
     }

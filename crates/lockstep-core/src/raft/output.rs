@@ -28,10 +28,16 @@ pub enum Output {
         /// Bytes of entries that should do.
         max_bytes: usize,
     },
-    /// The commit index, or the durable part of the log below it, has moved: deliver up to [`super::Raft::deliverable`].
+    /// The commit index has moved, or another limit of delivery.
     Commit {
         /// The commit index.
         index: Index,
+        /// Up to here entries are committed, and on the own disk.
+        deliverable: Index,
+        /// Up to here they may be handed to the server of this member: [`super::Raft::early`].
+        early: Index,
+        /// Up to here every entry meets its policy: [`super::Raft::policy_index`].
+        policy_index: Index,
     },
     /// The leader, the term or our role has changed.
     Soft {
@@ -71,8 +77,8 @@ pub(super) struct Outputs {
     role: Role,
     term: Term,
     leader: Option<MemberId>,
-    commit: Index,
-    deliverable: Index,
+    /// The fields of the last [`Output::Commit`].
+    limits: [Index; 4],
     membership: Arc<Membership>,
 }
 
@@ -83,8 +89,7 @@ impl Outputs {
             role: Role::Follower,
             term: 0,
             leader: None,
-            commit: 0,
-            deliverable: 0,
+            limits: [0; 4],
             membership: Arc::new(Membership::default()),
         }
     }
@@ -97,8 +102,8 @@ impl Outputs {
         self.queue.push(output);
     }
 
-    /// Reports what has changed since the last round.
-    pub(super) fn report(&mut self, local: &Local) {
+    /// Reports what has changed since the last round. `early` and `policy_index` are the limits of the commit policy.
+    pub(super) fn report(&mut self, local: &Local, early: Index, policy_index: Index) {
         let (role, term, leader) = (local.role(), local.term(), local.leader());
         if (self.role, self.term, self.leader) != (role, term, leader) {
             (self.role, self.term, self.leader) = (role, term, leader);
@@ -111,10 +116,11 @@ impl Outputs {
             }
             self.membership = membership;
         }
-        let (commit, deliverable) = (local.commit(), local.deliverable());
-        if (self.commit, self.deliverable) != (commit, deliverable) {
-            (self.commit, self.deliverable) = (commit, deliverable);
-            self.push(Output::Commit { index: commit });
+        let (index, deliverable) = (local.commit(), local.deliverable());
+        let limits = [index, deliverable, early, policy_index];
+        if self.limits != limits {
+            self.limits = limits;
+            self.push(Output::Commit { index, deliverable, early, policy_index });
         }
     }
 

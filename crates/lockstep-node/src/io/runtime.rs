@@ -205,7 +205,8 @@ impl Runtime {
 
     fn publish(&mut self, now: Micros) {
         let published = &self.shared.published;
-        published.set_certification(self.engine.deliverer.keys() as u64, self.engine.deliverer.window());
+        published
+            .set_certification(self.engine.delivery.feed.keys() as u64, self.engine.delivery.feed.window());
         if !self.publisher.is_status_due(now) {
             return;
         }

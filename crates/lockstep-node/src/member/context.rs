@@ -4,16 +4,15 @@
 
 use crate::api::{Delivery, Level, Tuning};
 use crate::effect::Effect;
-use crate::member::Micros;
 use crate::member::delivery::finished::Finished;
 use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peers;
 use crate::member::membership::quorum::Quorum;
-use crate::member::outbox::Outbox;
-use crate::wire::Hello;
+use crate::member::outbox::{Outbox, OwnMessage};
+use crate::wire::{Hello, NodeMessage, OperatorMessage};
 use lockstep_core::members::ViewMember;
 use lockstep_core::raft::Raft;
-use lockstep_core::{MemberId, Seqno};
+use lockstep_core::{MemberId, Micros, Seqno};
 
 /// See the module's documentation.
 pub(crate) struct Context {
@@ -50,6 +49,24 @@ impl Context {
     /// Hands a delivery to the front end.
     pub(in crate::member) fn deliver(&mut self, delivery: Delivery) {
         self.out.deliver(delivery);
+    }
+
+    /// Sends a message to a member, perhaps this one.
+    pub(in crate::member) fn tell(&mut self, to: MemberId, message: &NodeMessage) {
+        if to == self.me.id {
+            self.out.send_own(OwnMessage::Node(message.clone()));
+        } else {
+            self.out.send(to, message);
+        }
+    }
+
+    /// Sends a message about an operator's command to a member, perhaps this one.
+    pub(in crate::member) fn tell_operator(&mut self, to: MemberId, message: OperatorMessage) {
+        if to == self.me.id {
+            self.out.send_own(OwnMessage::Operator(message));
+        } else {
+            self.out.send_operator(to, &message);
+        }
     }
 
     /// This member, as a view lists it.

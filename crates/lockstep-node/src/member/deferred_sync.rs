@@ -13,13 +13,12 @@
 //! Gain (2026-11-25, `bench cluster`, `oltp_update_index`, two processors): 10 % with one thread; with 16 none, at 12 %
 //! less processor time.
 
-use super::Micros;
-use super::context::Context;
 use crate::effect::SYNC_DEFERRAL;
+use crate::member::context::Context;
 use lockstep_core::members::Membership;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::WriteOp;
-use lockstep_core::{Entry, EntryKind, Index, MemberId};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros};
 
 /// How long a member defers nothing after its syncs were missed.
 const EAGER_PERIOD: Micros = 1_000_000;

@@ -1,6 +1,7 @@
 //! A few nodes in one test, under a fake clock: a network with a delay of a millisecond, and disks and databases that
 //! can be made to hang. A member that is cut off keeps running, as if its cables were pulled.
 
+use super::context::Context;
 use super::disks::Disk;
 use super::membership::connection_state::ConnectionState;
 use super::{Admission, Member, Micros};
@@ -176,6 +177,23 @@ pub(super) fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
+/// The context of a member that leads a cluster of its own, for tests of single components.
+pub(super) fn context() -> Context {
+    let mut lab = Lab::new(1, &Tuning::default());
+    lab.until("it leads", 5_000_000, |lab| lab.nodes[0].member.ctx.connection.is_primary());
+    let mut ctx = lab.nodes.remove(0).member.ctx;
+    ctx.out.take(&mut Vec::new(), &mut Vec::new());
+    ctx
+}
+
+/// Raft of a member that knows no other one.
+pub(super) fn leaderless() -> Raft {
+    let mut lab = Lab::empty();
+    lab.add(&Tuning::default(), |_| {});
+    let config = lab.nodes[0].setup.config();
+    Raft::new(config, None, 0)
+}
+
 /// The connect arguments of a member with this database position.
 pub(super) fn args_at(position: Gtid) -> ConnectArgs {
     ConnectArgs {
@@ -310,7 +328,7 @@ impl Lab {
         node.finished.store(args.position.seqno, Ordering::Release);
         node.to_finish.clear();
         node.member.ctx.connection = ConnectionState::Idle;
-        node.member.deliverer.stop();
+        node.member.delivery.feed.stop();
         self.restarts += 1;
         let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
         view_uuid.0[0] = self.restarts;
@@ -440,7 +458,7 @@ impl Lab {
         let member = &mut self.nodes[at].member;
         let payload = builder.finish(&Meta {
             flags,
-            last_seen: member.deliverer.delivered(),
+            last_seen: member.delivery.feed.delivered(),
             source: member.ctx.me.view_uuid,
             epoch: 0,
             conn: 1,

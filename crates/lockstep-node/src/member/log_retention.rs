@@ -1,9 +1,8 @@
 //! Log retention: which segments of the log may be removed.
 
-use super::Micros;
 use crate::effect::TrimLimits;
 use lockstep_core::raft::Raft;
-use lockstep_core::{Index, MemberId, SEQNO_UNDEFINED, Seqno};
+use lockstep_core::{Index, MemberId, Micros, SEQNO_UNDEFINED, Seqno};
 use std::collections::VecDeque;
 
 /// How often the log is trimmed.

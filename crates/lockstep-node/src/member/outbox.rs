@@ -2,9 +2,18 @@
 
 use crate::api::{Delivery, Level};
 use crate::effect::Effect;
-use crate::wire::{FRAME_NODE, NodeMessage};
+use crate::wire::{FRAME_NODE, FRAME_OPERATOR, NodeMessage, OperatorMessage};
 use lockstep_core::MemberId;
+use std::collections::VecDeque;
 use std::thread::Thread;
+
+/// A message of this member to itself. The router dispatches it like one from a peer, once the component that sent it
+/// has returned.
+#[derive(Debug)]
+pub(in crate::member) enum OwnMessage {
+    Node(NodeMessage),
+    Operator(OperatorMessage),
+}
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -13,6 +22,7 @@ pub(in crate::member) struct Outbox {
     deliveries: Vec<Delivery>,
     /// Threads whose submissions have been ordered, by seqno.
     woken: Vec<Thread>,
+    own: VecDeque<OwnMessage>,
 }
 
 impl Outbox {
@@ -33,6 +43,21 @@ impl Outbox {
     /// Sends a message to a peer.
     pub(in crate::member) fn send(&mut self, to: MemberId, message: &NodeMessage) {
         self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![message.to_bytes()] });
+    }
+
+    /// Sends a message about an operator's command to a peer.
+    pub(in crate::member) fn send_operator(&mut self, to: MemberId, message: &OperatorMessage) {
+        self.effects.push(Effect::Send { to, kind: FRAME_OPERATOR, payload: vec![message.to_bytes()] });
+    }
+
+    /// Sends a message to this member itself.
+    pub(in crate::member) fn send_own(&mut self, message: OwnMessage) {
+        self.own.push_back(message);
+    }
+
+    /// The next message of this member to itself.
+    pub(in crate::member) fn take_own(&mut self) -> Option<OwnMessage> {
+        self.own.pop_front()
     }
 
     /// Hands a delivery to the front end.
@@ -63,5 +88,29 @@ impl Outbox {
 impl Drop for Outbox {
     fn drop(&mut self) {
         self.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::harness::context;
+    use lockstep_core::Uuid;
+
+    #[test]
+    fn message_to_own_id_stays_inside() {
+        let mut ctx = context();
+        let (own, other) = (ctx.me.id, Uuid([9; 16]));
+        ctx.tell(own, &NodeMessage::AskOpinion { seqno: 1 });
+        ctx.tell_operator(own, OperatorMessage::Release { id: 2 });
+        ctx.tell(other, &NodeMessage::AskOpinion { seqno: 3 });
+        let mut effects = Vec::new();
+        ctx.out.take(&mut effects, &mut Vec::new());
+        assert!(matches!(effects[..], [Effect::Send { to, .. }] if to == other));
+        let first = ctx.out.take_own();
+        assert!(matches!(first, Some(OwnMessage::Node(NodeMessage::AskOpinion { seqno: 1 }))));
+        let second = ctx.out.take_own();
+        assert!(matches!(second, Some(OwnMessage::Operator(OperatorMessage::Release { id: 2 }))));
+        assert!(ctx.out.take_own().is_none());
     }
 }

@@ -12,11 +12,12 @@
 //! Members that lag because of `apply.delay` and the like are left out: they would not arrive in time, and they differ
 //! by design.
 
-use crate::api::CommitBarrier;
-use crate::member::{Level, Member, Micros};
+use crate::api::{CommitBarrier, Level};
+use crate::effect::Effect;
+use crate::member::context::Context;
 use crate::operator::{Answer, Held as HeldAnswer, HeldMember};
 use crate::wire::OperatorMessage;
-use lockstep_core::{MemberId, SEQNO_UNDEFINED, Seqno};
+use lockstep_core::{MemberId, Micros, SEQNO_UNDEFINED, Seqno};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -64,61 +65,42 @@ pub(in crate::member) struct Barrier {
     ids: u64,
 }
 
-impl Member {
+impl Barrier {
     /// Begins the use of the front end's barrier.
-    pub(crate) fn set_commit_barrier(&mut self, commits: Option<Arc<dyn CommitBarrier>>) {
-        self.admin.barrier.commits = commits;
+    pub(in crate::member) fn set_commits(&mut self, commits: Option<Arc<dyn CommitBarrier>>) {
+        self.commits = commits;
     }
 
-    pub(in crate::member) fn is_at_barrier(&self) -> bool {
-        self.admin.barrier.own_wait.is_some() || self.admin.barrier.running.is_some()
-    }
-
-    fn answer_command(&mut self, token: u64, ok: bool, text: &str, began: Micros, held: Option<HeldAnswer>) {
-        let seconds = self.ctx.now.saturating_sub(began) as f64 / 1e6;
-        let answer = Answer { ok, text: text.into(), seconds, held };
-        self.ctx.out.push(crate::effect::Effect::Answer { token, answer });
+    pub(in crate::member) fn is_active(&self) -> bool {
+        self.own_wait.is_some() || self.running.is_some()
     }
 
     /// The command `hold`.
-    pub(in crate::member) fn begin_barrier(&mut self, token: u64) {
-        if self.admin.barrier.running.is_some() || self.admin.barrier.own_wait.is_some() {
-            return self.answer_command(
-                token,
-                false,
-                "another `lockstep verify` is running: try again soon",
-                self.ctx.now,
-                None,
-            );
+    pub(in crate::member) fn begin(&mut self, ctx: &mut Context, token: u64) {
+        if self.running.is_some() || self.own_wait.is_some() {
+            return refuse(ctx, token, "another `lockstep verify` is running: try again soon");
         }
-        if !self.ctx.connection.is_primary() {
-            return self.answer_command(
-                token,
-                false,
-                "this member is not in a primary component",
-                self.ctx.now,
-                None,
-            );
+        if !ctx.connection.is_primary() {
+            return refuse(ctx, token, "this member is not in a primary component");
         }
-        let view = self.ctx.raft.tail_state().view.clone();
-        let membership = self.ctx.raft.membership();
+        let view = ctx.raft.tail_state().view.clone();
+        let membership = ctx.raft.membership();
         let mut members = BTreeMap::new();
         for member in &view.members {
             if membership.get(&member.id).is_some_and(|m| m.arbitrator) {
                 continue;
             }
-            let finished = match member.id == self.ctx.me.id {
-                true => Some(self.ctx.finished()),
-                false => self
-                    .ctx
+            let finished = match member.id == ctx.me.id {
+                true => Some(ctx.finished()),
+                false => ctx
                     .peers
                     .get(&member.id)
                     .and_then(|p| p.health)
                     .filter(|h| h.has_state)
                     .map(|h| h.finished),
             };
-            match finished.map(|finished| self.ctx.lag_of(finished)) {
-                Some(lag) if lag > 0 && self.member_is_held_back(&member.id) => {}
+            match finished.map(|finished| ctx.lag_of(finished)) {
+                Some(lag) if lag > 0 && ctx.member_is_held_back(&member.id) => {}
                 Some(lag) if lag <= LAG_MAX => {
                     members.insert(member.id, (None, false));
                 }
@@ -127,99 +109,85 @@ impl Member {
                         "{} is behind by {lag} transactions: verify when it has caught up",
                         member.name
                     );
-                    return self.answer_command(token, false, &text, self.ctx.now, None);
+                    return refuse(ctx, token, &text);
                 }
                 None => {
                     let text = format!("{} has not got the state yet: verify when it is Synced", member.name);
-                    return self.answer_command(token, false, &text, self.ctx.now, None);
+                    return refuse(ctx, token, &text);
                 }
             }
         }
         if members.is_empty() {
-            return self.answer_command(
-                token,
-                false,
-                &format!("all members are {HELD_BACK}"),
-                self.ctx.now,
-                None,
-            );
+            return refuse(ctx, token, &format!("all members are {HELD_BACK}"));
         }
-        self.admin.barrier.ids += 1;
-        let id = self.ctx.me.incarnation ^ self.admin.barrier.ids;
+        self.ids += 1;
+        let id = ctx.me.incarnation ^ self.ids;
         let ids: Vec<MemberId> = members.keys().copied().collect();
-        self.admin.barrier.running = Some(RunningBarrier {
+        self.running = Some(RunningBarrier {
             token,
             id,
-            began: self.ctx.now,
+            began: ctx.now,
             members,
             seqno: None,
             release: None,
             released: BTreeMap::new(),
         });
         for to in ids {
-            self.send_operator(to, OperatorMessage::Hold { id });
+            ctx.tell_operator(to, OperatorMessage::Hold { id });
         }
-    }
-
-    /// Whether an apply hold keeps entries from the server of this member, or another one.
-    fn member_is_held_back(&self, id: &MemberId) -> bool {
-        if *id == self.ctx.me.id { self.ctx.is_held_back() } else { self.peer_is_held_back(id) }
     }
 
     /// The command `release`.
-    pub(in crate::member) fn release(&mut self, token: u64, id: u64) {
-        match &mut self.admin.barrier.running {
+    pub(in crate::member) fn release(&mut self, ctx: &mut Context, token: u64, id: u64) {
+        match &mut self.running {
             Some(running) if running.id == id && running.release.is_none() => {
                 running.release = Some(token);
                 let members = running.members.keys().copied().collect();
-                self.release_members(id, members);
+                Self::release_members(ctx, id, members);
             }
-            _ => self.answer_command(
-                token,
-                false,
-                "the barrier has timed out: the members have gone on",
-                self.ctx.now,
-                None,
-            ),
+            _ => refuse(ctx, token, "the barrier has timed out: the members have gone on"),
         }
     }
 
-    fn release_members(&mut self, id: u64, members: Vec<MemberId>) {
+    fn release_members(ctx: &mut Context, id: u64, members: Vec<MemberId>) {
         for to in members {
-            self.send_operator(to, OperatorMessage::Release { id });
+            ctx.tell_operator(to, OperatorMessage::Release { id });
         }
     }
 
     /// Handles the barrier's messages between members.
-    pub(in crate::member) fn on_barrier_message(&mut self, from: MemberId, message: OperatorMessage) {
+    pub(in crate::member) fn on_message(
+        &mut self,
+        ctx: &mut Context,
+        from: MemberId,
+        message: OperatorMessage,
+    ) {
         match message {
             OperatorMessage::Hold { id } => {
-                let seqno = match (&self.admin.barrier.commits, &self.admin.barrier.own_wait) {
+                let seqno = match (&self.commits, &self.own_wait) {
                     // Only a member may hold others; a connection alone is not enough.
                     (Some(hold), None)
-                        if self.ctx.connection.is_primary()
-                            && self.ctx.raft.membership().get(&from).is_some() =>
+                        if ctx.connection.is_primary() && ctx.raft.membership().get(&from).is_some() =>
                     {
-                        let deadline = self.ctx.now + HELD_MAX;
-                        self.admin.barrier.own_wait =
+                        let deadline = ctx.now + HELD_MAX;
+                        self.own_wait =
                             Some(OwnWait { by: from, id, until: None, deadline, reported: false });
                         hold.close()
                     }
                     _ => SEQNO_UNDEFINED,
                 };
-                self.send_operator(from, OperatorMessage::Held { id, seqno });
+                ctx.tell_operator(from, OperatorMessage::Held { id, seqno });
             }
             OperatorMessage::Held { id, seqno } => {
-                if let Some(running) = self.admin.barrier.running.as_mut().filter(|g| g.id == id)
+                if let Some(running) = self.running.as_mut().filter(|g| g.id == id)
                     && let Some(member) = running.members.get_mut(&from)
                 {
                     member.0 = Some(seqno);
                 }
-                self.running_barrier_step();
+                self.running_step(ctx);
             }
             OperatorMessage::HoldAt { id, seqno } => {
-                if let (Some(hold), Some(own_wait)) =
-                    (&self.admin.barrier.commits, self.admin.barrier.own_wait.as_mut())
+                if let (Some(hold), Some(own_wait)) = (&self.commits, self.own_wait.as_mut())
                     && (own_wait.by, own_wait.id) == (from, id)
                 {
                     own_wait.until = Some(seqno);
@@ -227,65 +195,64 @@ impl Member {
                 }
             }
             OperatorMessage::Standing { id } => {
-                if let Some(running) = self.admin.barrier.running.as_mut().filter(|g| g.id == id)
+                if let Some(running) = self.running.as_mut().filter(|g| g.id == id)
                     && let Some(member) = running.members.get_mut(&from)
                 {
                     member.1 = true;
                 }
-                self.running_barrier_step();
+                self.running_step(ctx);
             }
             OperatorMessage::Release { id } => {
-                let mine =
-                    self.admin.barrier.own_wait.take_if(|own_wait| (own_wait.by, own_wait.id) == (from, id));
-                let held = match (&self.admin.barrier.commits, mine) {
+                let mine = self.own_wait.take_if(|own_wait| (own_wait.by, own_wait.id) == (from, id));
+                let held = match (&self.commits, mine) {
                     (Some(hold), Some(_)) => hold.open(),
                     _ => false,
                 };
-                self.send_operator(from, OperatorMessage::Released { id, held });
+                ctx.tell_operator(from, OperatorMessage::Released { id, held });
             }
             OperatorMessage::Released { id, held } => {
-                if let Some(running) = self.admin.barrier.running.as_mut().filter(|g| g.id == id) {
+                if let Some(running) = self.running.as_mut().filter(|g| g.id == id) {
                     running.released.insert(from, held);
                 }
-                self.running_barrier_step();
+                self.running_step(ctx);
             }
             _ => {}
         }
     }
 
     /// Handles timeouts, arrival and lost connections.
-    pub(in crate::member) fn barrier_step(&mut self) {
-        if let Some(own_wait) = &self.admin.barrier.own_wait {
+    pub(in crate::member) fn step(&mut self, ctx: &mut Context) {
+        if let Some(own_wait) = &self.own_wait {
             let (by, id) = (own_wait.by, own_wait.id);
-            let here = by == self.ctx.me.id || self.ctx.peers.contains_key(&by);
-            if self.ctx.now >= own_wait.deadline || !here || !self.ctx.connection.is_primary() {
-                self.admin.barrier.own_wait = None;
-                if let Some(hold) = &self.admin.barrier.commits {
+            let here = by == ctx.me.id || ctx.peers.contains_key(&by);
+            if ctx.now >= own_wait.deadline || !here || !ctx.connection.is_primary() {
+                self.own_wait = None;
+                if let Some(hold) = &self.commits {
                     hold.open();
                 }
-                self.ctx.log(
+                ctx.log(
                     Level::Warn,
                     "the barrier of `lockstep verify` has timed out: commits go on".to_string(),
                 );
-            } else if !own_wait.reported && own_wait.until.is_some_and(|seqno| self.ctx.finished() >= seqno) {
-                if let Some(own_wait) = &mut self.admin.barrier.own_wait {
+            } else if !own_wait.reported && own_wait.until.is_some_and(|seqno| ctx.finished() >= seqno) {
+                if let Some(own_wait) = &mut self.own_wait {
                     own_wait.reported = true;
                 }
-                self.send_operator(by, OperatorMessage::Standing { id });
+                ctx.tell_operator(by, OperatorMessage::Standing { id });
             }
         }
-        self.running_barrier_step();
+        self.running_step(ctx);
     }
 
-    fn running_barrier_step(&mut self) {
-        let Some(running) = &mut self.admin.barrier.running else { return };
+    fn running_step(&mut self, ctx: &mut Context) {
+        let Some(running) = &mut self.running else { return };
         let (token, id, began) = (running.token, running.id, running.began);
-        let late = self.ctx.now.saturating_sub(began) > ARRIVAL_TIMEOUT;
+        let late = ctx.now.saturating_sub(began) > ARRIVAL_TIMEOUT;
         if let Some(release) = running.release {
             let all = running.released.len() == running.members.len();
-            if all || self.ctx.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
+            if all || ctx.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
                 let held = all && running.released.values().all(|held| *held);
-                self.admin.barrier.running = None;
+                self.running = None;
                 let text = match held {
                     true => "all members were held until now",
                     false => {
@@ -293,23 +260,21 @@ impl Member {
                          again"
                     }
                 };
-                self.answer_command(release, held, text, began, None);
+                answer(ctx, release, held, text, began, None);
             }
             return;
         }
         // The hold command has been answered: the members' own timeouts end the barrier.
         if token == 0 {
-            if self.ctx.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
-                self.admin.barrier.running = None;
+            if ctx.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
+                self.running = None;
             }
             return;
         }
         if let Some((who, _)) = running.members.iter().find(|(_, m)| m.0.is_some_and(|seqno| seqno < 0)) {
             let who = *who;
-            return self.fail_barrier(format!(
-                "{} cannot hold its commits now: try again soon",
-                self.ctx.name_of(&who)
-            ));
+            let text = format!("{} cannot hold its commits now: try again soon", ctx.name_of(&who));
+            return self.fail(ctx, &text);
         }
         let reported_seqnos: Option<Vec<Seqno>> = running.members.values().map(|m| m.0).collect();
         if let (Some(reported_seqnos), None) = (reported_seqnos, running.seqno) {
@@ -317,17 +282,15 @@ impl Member {
             running.seqno = Some(seqno);
             let members: Vec<MemberId> = running.members.keys().copied().collect();
             for to in members {
-                self.send_operator(to, OperatorMessage::HoldAt { id, seqno });
+                ctx.tell_operator(to, OperatorMessage::HoldAt { id, seqno });
             }
             return;
         }
         if let Some(seqno) = running.seqno.filter(|_| running.members.values().all(|m| m.1)) {
             running.token = 0;
-            let state = self.ctx.raft.tail_state();
+            let state = ctx.raft.tail_state();
             let view = state.view.clone();
-            let here = |id: &MemberId| {
-                self.admin.barrier.running.as_ref().is_some_and(|g| g.members.contains_key(id))
-            };
+            let here = |id: &MemberId| self.running.as_ref().is_some_and(|g| g.members.contains_key(id));
             let members = view
                 .members
                 .iter()
@@ -339,7 +302,8 @@ impl Member {
                 })
                 .collect();
             let held = HeldAnswer { id, history: state.history.to_string(), seqno, members };
-            return self.answer_command(
+            return answer(
+                ctx,
                 token,
                 true,
                 &format!("all members are held at seqno {seqno}"),
@@ -352,9 +316,8 @@ impl Member {
             let who: Vec<MemberId> =
                 running.members.iter().filter(|(_, m)| waiting(m)).map(|(id, _)| *id).collect();
             // Members under an apply hold lacked nothing when the barrier began, and do now.
-            let (held_back, slow): (Vec<_>, Vec<_>) = who.iter().partition(|id| self.member_is_held_back(id));
-            let names =
-                |of: &[&MemberId]| of.iter().map(|id| self.ctx.name_of(id)).collect::<Vec<_>>().join(", ");
+            let (held_back, slow): (Vec<_>, Vec<_>) = who.iter().partition(|id| ctx.member_is_held_back(id));
+            let names = |of: &[&MemberId]| of.iter().map(|id| ctx.name_of(id)).collect::<Vec<_>>().join(", ");
             let mut why = Vec::new();
             if !slow.is_empty() {
                 let who = names(&slow);
@@ -368,17 +331,28 @@ impl Member {
                     "{who} did not reach the barrier in time, {HELD_BACK}: try again, and it is left out"
                 ));
             }
-            self.fail_barrier(why.join("; "));
+            self.fail(ctx, &why.join("; "));
         }
     }
 
-    fn fail_barrier(&mut self, text: String) {
-        // Taken first: this member's own answer arrives at once.
-        if let Some(RunningBarrier { id, token, began, members, .. }) = self.admin.barrier.running.take() {
-            self.release_members(id, members.into_keys().collect());
-            self.answer_command(token, false, &text, began, None);
+    fn fail(&mut self, ctx: &mut Context, text: &str) {
+        if let Some(RunningBarrier { id, token, began, members, .. }) = self.running.take() {
+            Self::release_members(ctx, id, members.into_keys().collect());
+            answer(ctx, token, false, text, began, None);
         }
     }
+}
+
+/// Answers a command that was just given.
+fn refuse(ctx: &mut Context, token: u64, text: &str) {
+    let now = ctx.now;
+    answer(ctx, token, false, text, now, None);
+}
+
+fn answer(ctx: &mut Context, token: u64, ok: bool, text: &str, began: Micros, held: Option<HeldAnswer>) {
+    let seconds = ctx.now.saturating_sub(began) as f64 / 1e6;
+    let answer = Answer { ok, text: text.into(), seconds, held };
+    ctx.out.push(Effect::Answer { token, answer });
 }
 
 #[cfg(test)]

@@ -5,9 +5,8 @@
 //! So the query works like a causal read. It is answered once the own log is committed up to the read index; the server
 //! need not have the entries.
 
-use crate::member::Micros;
 use lockstep_core::raft::Raft;
-use lockstep_core::{Gtid, Index};
+use lockstep_core::{Gtid, Index, Micros};
 
 /// When a query is answered at the latest: the HTTP request waits for 5 s.
 const TIMEOUT: Micros = 3_000_000;
@@ -18,7 +17,8 @@ const QUERIES_MAX: usize = 64;
 #[derive(Debug)]
 struct PositionQuery {
     token: u64,
-    context: u64,
+    /// The context of the question; `None` until a leader is known to ask.
+    context: Option<u64>,
     index: Option<Index>,
     deadline: Micros,
 }
@@ -47,13 +47,12 @@ impl PositionQueries {
         if self.queries.len() >= QUERIES_MAX {
             return Err("too many queries at a time: try again soon");
         }
-        let (context, deadline) = (raft.read_index(now), now + TIMEOUT);
+        let (context, deadline) = (Some(raft.read_index(now)), now + TIMEOUT);
         self.queries.push(PositionQuery { token, context, index: None, deadline });
         Ok(())
     }
 
-    /// The leader's answer: an index that must be committed here, or `None` if the leader was lost; then the next one is
-    /// asked.
+    /// The leader's answer: an index that must be committed here, or `None` if there was no leader to answer.
     pub(in crate::member) fn answered(
         &mut self,
         raft: &mut Raft,
@@ -61,11 +60,22 @@ impl PositionQueries {
         context: u64,
         index: Option<Index>,
     ) {
-        for query in self.queries.iter_mut().filter(|query| query.context == context) {
+        for query in self.queries.iter_mut().filter(|query| query.context == Some(context)) {
             query.index = index;
             if index.is_none() {
-                query.context = raft.read_index(now);
+                query.context = None;
             }
+        }
+        self.ask_again(raft, now);
+    }
+
+    /// Asks the leader about the queries whose question failed, as soon as there is one.
+    pub(in crate::member) fn ask_again(&mut self, raft: &mut Raft, now: Micros) {
+        if raft.leader().is_none() {
+            return;
+        }
+        for query in self.queries.iter_mut().filter(|query| query.context.is_none()) {
+            query.context = Some(raft.read_index(now));
         }
     }
 

@@ -1,15 +1,16 @@
 //! Requests of operators: commands, barriers, policies, and reports.
 
 pub(in crate::member) mod barrier;
+pub(in crate::member) mod commits;
 pub(in crate::member) mod committed_position;
 pub(in crate::member) mod operator;
 pub(in crate::member) mod policy;
 pub(in crate::member) mod wait_report;
 
 use barrier::Barrier;
+use commits::Commits;
 use committed_position::PositionQueries;
 use operator::Operator;
-use policy::Commits;
 use policy::PolicyRequests;
 use wait_report::PolicyReports;
 

@@ -1,5 +1,7 @@
 use crate::api::ServerEnd;
 use crate::api::{ApplyHold, LocalState, SubmitOutcome, Tuning};
+use crate::member::Member;
+use crate::member::admin::wait_report::unacknowledged;
 use crate::member::harness::Lab;
 use crate::member::membership::disk_progress::DiskProgress;
 use crate::operator::Command;
@@ -165,7 +167,8 @@ fn repeated_policy_request_keeps_later_changes() {
     for (from, number, wish, then) in
         [(one, 7, acks(2), 2), (other, 7, acks(3), 3), (one, 7, acks(2), 3), (one, 8, acks(2), 2)]
     {
-        lab.nodes[0].member.on_policy_request(from, number, wish);
+        let member = &mut lab.nodes[0].member;
+        member.admin.policy_requests.on_request(&mut member.ctx, from, number, wish);
         lab.run(100_000);
         assert_eq!(lab.nodes[1].member.ctx.raft.committed_state().policy.acks, then);
     }
@@ -517,7 +520,7 @@ fn rejected_writer_is_answered_without_acks() {
     let write = lab.write(0);
     lab.run(500_000);
     assert_eq!(passed(&write), None);
-    let (feed, raft) = (&lab.nodes[1].member.deliverer, &lab.nodes[1].member.ctx.raft);
+    let (feed, raft) = (&lab.nodes[1].member.delivery.feed, &lab.nodes[1].member.ctx.raft);
     assert_eq!(feed.delivered(), raft.committed_state().seqno);
     lab.cut(2, false);
     lab.until("both have it", 5_000_000, |_| passed(&write) == Some(true));
@@ -797,7 +800,8 @@ fn wait_report_without_leader_is_complete() {
     lab.write(0);
     lab.until("it waits", 1_000_000, |lab| lab.nodes[1].member.admin.reports.commits_wait());
     let why = |lab: &Lab| {
-        lab.nodes[1].member.unacknowledged(lab.nodes[1].member.ctx.raft.first_unacknowledged().unwrap())
+        let Member { ctx, delivery, .. } = &lab.nodes[1].member;
+        unacknowledged(ctx, &delivery.submissions, ctx.raft.first_unacknowledged().unwrap())
     };
     assert_eq!(why(&lab), "The leader, n1, reports which members");
     lab.cut(0, true);

@@ -10,10 +10,11 @@
 //! it can. Both apply even while no entry is held back: its server refuses writes from then on, so proxies must not
 //! send it any.
 
-use crate::api::{ApplyHold, ApplyOrder, Until};
-use crate::member::{Level, Member, Micros};
+use crate::api::Level;
+use crate::api::{ApplyOrder, Until};
+use crate::member::context::Context;
 use lockstep_core::writeset::{KeyType, ROOT, WriteSet};
-use lockstep_core::{Entry, Seqno};
+use lockstep_core::{Entry, Micros, Seqno};
 use rustc_hash::FxHashMap;
 
 /// How many databases and tables are remembered before finished ones are forgotten.
@@ -37,7 +38,7 @@ enum Reason {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(in crate::member) struct ApplyHolds {
+pub(crate) struct ApplyHolds {
     /// A hold has been set, and own threads still wait for entries before it.
     own_first: bool,
     /// The reason for the hold, and the append time of the first entry held.
@@ -69,7 +70,13 @@ impl ApplyHolds {
     }
 
     /// The highest seqno on which the entry depends: all up to it must have finished before the entry is applied.
-    fn depends_on(&mut self, seqno: Seqno, set: &WriteSet, depends_on: Seqno, finished: Seqno) -> Seqno {
+    pub(in crate::member) fn depends_on(
+        &mut self,
+        seqno: Seqno,
+        set: &WriteSet,
+        depends_on: Seqno,
+        finished: Seqno,
+    ) -> Seqno {
         match self.order {
             ApplyOrder::Writeset => depends_on,
             ApplyOrder::Serial => seqno - 1,
@@ -93,29 +100,23 @@ impl ApplyHolds {
     pub(in crate::member) fn is_holding(&self) -> bool {
         self.held.is_some()
     }
-}
-
-impl Member {
-    fn apply_hold(&self) -> ApplyHold {
-        self.ctx.tuning.apply_hold
-    }
 
     /// A leader's task: logs that only this server may write, that it refuses to, and that no other member is fit to
     /// lead.
-    pub(in crate::member) fn check_for_writer(&mut self) {
-        if !self.ctx.has_held_server() || !self.ctx.raft.policy().is_weak() {
-            self.delivery.apply_holds.no_writer = None;
+    pub(in crate::member) fn check_for_writer(&mut self, ctx: &mut Context) {
+        if !ctx.has_held_server() || !ctx.raft.policy().is_weak() {
+            self.no_writer = None;
             return;
         }
-        let now = self.ctx.now;
-        let (since, last_logged) = self.delivery.apply_holds.no_writer.get_or_insert((now, None));
+        let now = ctx.now;
+        let (since, last_logged) = self.no_writer.get_or_insert((now, None));
         if now < *since + SUCCESSOR_TIMEOUT || last_logged.is_some_and(|at| now < at + NO_WRITER_LOG_INTERVAL)
         {
             return;
         }
         *last_logged = Some(now);
-        let policy = self.ctx.raft.policy().kind.name();
-        self.ctx.log(
+        let policy = ctx.raft.policy().kind.name();
+        ctx.log(
             Level::Warn,
             format!(
                 "nobody may write: under commit.policy = {policy} only the leader's server does, which is this one; entries \
@@ -127,100 +128,75 @@ impl Member {
     }
 
     /// Whether the hold lasts until an option is changed; `apply.delay` alone ends by itself.
-    pub(crate) fn is_held_indefinitely(&self) -> bool {
-        self.apply_hold().paused
-            || matches!(self.delivery.apply_holds.held, Some((Reason::Until, _)))
-            || self.ctx.connection.is_primary() && matches!(self.would_hold(), Some(Reason::Until))
-    }
-
-    /// Why an entry appended now would be held, if so.
-    fn would_hold(&self) -> Option<Reason> {
-        self.hold_reason(self.deliverer.delivered() + 1, self.wall())
-    }
-
-    /// Why an entry with this seqno and append time is held, if so.
-    fn hold_reason(&self, seqno: Seqno, time: Micros) -> Option<Reason> {
-        let apply_hold = self.apply_hold();
-        let behind = match apply_hold.until {
-            None => false,
-            Some(Until::Seqno(end)) => seqno > end,
-            Some(Until::Gtid(end)) => end.uuid != self.ctx.raft.tail_state().history || seqno > end.seqno,
-            Some(Until::Time(end)) => time > end,
-        };
-        let due = time.saturating_add(apply_hold.delay.as_micros() as Micros);
-        if apply_hold.paused {
-            Some(Reason::Paused)
-        } else if behind {
-            Some(Reason::Until)
-        } else {
-            (!apply_hold.delay.is_zero() && due > self.wall()).then_some(Reason::Delay(due))
-        }
+    pub(in crate::member) fn is_indefinite(&self, ctx: &Context, delivered: Seqno) -> bool {
+        ctx.tuning.apply_hold.paused
+            || matches!(self.held, Some((Reason::Until, _)))
+            || ctx.connection.is_primary() && matches!(would_hold(ctx, delivered), Some(Reason::Until))
     }
 
     /// Takes over changed options.
-    pub(in crate::member) fn adopt_apply_options(&mut self) {
-        if self.delivery.apply_holds.order != self.ctx.tuning.apply_order {
-            self.delivery.apply_holds.order = self.ctx.tuning.apply_order;
-            self.ctx.log(
-                Level::Info,
-                format!("apply.order is {} from now on", self.delivery.apply_holds.order.name()),
-            );
-            self.delivery.apply_holds.floor = self.deliverer.delivered();
-            self.delivery.apply_holds.last.clear();
+    pub(in crate::member) fn adopt_options(&mut self, ctx: &mut Context, delivered: Seqno) {
+        if self.order != ctx.tuning.apply_order {
+            self.order = ctx.tuning.apply_order;
+            ctx.log(Level::Info, format!("apply.order is {} from now on", self.order.name()));
+            self.floor = delivered;
+            self.last.clear();
         }
         // Submissions made before the hold go first; a hold in force stays closed.
-        self.delivery.apply_holds.own_first =
-            self.ctx.is_held_back() && !self.delivery.apply_holds.is_holding();
+        self.own_first = ctx.is_held_back() && !self.is_holding();
     }
 
-    /// Whether the next entry is held.
-    pub(in crate::member) fn holds_back(&mut self, entry: &Entry) -> bool {
-        self.delivery.apply_holds.own_first &= !self.delivery.submissions.is_empty();
-        if !self.ctx.has_held_server() || self.delivery.apply_holds.own_first {
+    /// Whether the next entry is held. `delivered`: the last seqno delivered. `has_primary`: the server has seen a
+    /// Primary view. `own_pending`: own threads still wait for entries.
+    pub(in crate::member) fn holds_back(
+        &mut self,
+        ctx: &Context,
+        entry: &Entry,
+        delivered: Seqno,
+        has_primary: bool,
+        own_pending: bool,
+    ) -> bool {
+        self.own_first &= own_pending;
+        if !ctx.has_held_server() || self.own_first {
             return false;
         }
         // Not held: entries without a seqno, entries that the database has, and a founder's first view, without which
         // its server never starts up.
-        if entry.seqno <= self.deliverer.delivered() || !self.roster.views_shown.has_primary() {
+        if entry.seqno <= delivered || !has_primary {
             return false;
         }
-        let Some(why) = self.hold_reason(entry.seqno, entry.time) else { return false };
-        self.delivery.apply_holds.held = Some((why, entry.time));
+        let Some(why) = hold_reason(ctx, entry.seqno, entry.time) else { return false };
+        self.held = Some((why, entry.time));
         true
     }
 
     /// At the beginning of a delivery round.
-    pub(in crate::member) fn begin_delivery_round(&mut self) {
-        self.delivery.apply_holds.held_before = self.delivery.apply_holds.held.take();
+    pub(in crate::member) fn begin_round(&mut self) {
+        self.held_before = self.held.take();
     }
 
     /// At the end of a round that did not reach the held entry: entries are still being read, or were too many for one
     /// round. The hold stays as it was, or the member would be Synced for moments.
-    pub(in crate::member) fn keep_hold(&mut self) {
-        if self.ctx.is_held_back() {
-            self.delivery.apply_holds.held = self.delivery.apply_holds.held_before;
+    pub(in crate::member) fn keep(&mut self, ctx: &Context) {
+        if ctx.is_held_back() {
+            self.held = self.held_before;
         }
     }
 
-    /// Whether the time of `apply.until` passed so recently that entries from before it may still arrive.
-    fn may_still_arrive(&self) -> bool {
-        let wall = self.wall();
-        matches!(self.apply_hold().until, Some(Until::Time(end)) if wall > end && wall <= end.saturating_add(ARRIVAL_DELAY))
-            && !self.apply_hold().paused
-    }
-
     /// Logs the hold at the end of a delivery round; `at_end`: no entry is left to deliver. Lasting holds are logged
-    /// even while no entry is held; `apply.delay` only that it is in force.
-    pub(in crate::member) fn report_hold(&mut self, at_end: bool) {
-        let idle = at_end
-            && self.roster.views_shown.has_primary()
-            && self.ctx.has_held_server()
-            && !self.delivery.apply_holds.own_first;
-        let held = self.delivery.apply_holds.held.map(|(why, _)| why);
-        let why = held.or_else(|| self.would_hold().filter(|_| idle && !self.may_still_arrive()));
-        let seqno = self.deliverer.delivered();
-        let known = match (why, self.delivery.apply_holds.logged) {
-            (None, logged) => logged.is_none() || self.ctx.is_held_back(),
+    /// even while no entry is held; `apply.delay` only that it is in force. `seqno`: the last one delivered.
+    pub(in crate::member) fn report(
+        &mut self,
+        ctx: &mut Context,
+        seqno: Seqno,
+        has_primary: bool,
+        at_end: bool,
+    ) {
+        let idle = at_end && has_primary && ctx.has_held_server() && !self.own_first;
+        let held = self.held.map(|(why, _)| why);
+        let why = held.or_else(|| would_hold(ctx, seqno).filter(|_| idle && !may_still_arrive(ctx)));
+        let known = match (why, self.logged) {
+            (None, logged) => logged.is_none() || ctx.is_held_back(),
             (Some(Reason::Until), Some((Reason::Until, at))) => at == seqno,
             (Some(why), Some((logged, _))) => std::mem::discriminant(&why) == std::mem::discriminant(&logged),
             (Some(_), None) => false,
@@ -228,7 +204,7 @@ impl Member {
         if known {
             return;
         }
-        self.delivery.apply_holds.logged = why.map(|why| (why, seqno));
+        self.logged = why.map(|why| (why, seqno));
         let (level, text) = match why {
             None => (
                 Level::Info,
@@ -245,17 +221,17 @@ impl Member {
                 Level::Info,
                 format!(
                     "apply.delay: the server gets entries when they are {} s old",
-                    self.apply_hold().delay.as_secs_f64()
+                    ctx.tuning.apply_hold.delay.as_secs_f64()
                 ),
             ),
-            Some(Reason::Until) => match self.apply_hold().until {
-                Some(Until::Gtid(gtid)) if gtid.uuid != self.ctx.raft.tail_state().history => (
+            Some(Reason::Until) => match ctx.tuning.apply_hold.until {
+                Some(Until::Gtid(gtid)) if gtid.uuid != ctx.raft.tail_state().history => (
                     Level::Warn,
                     format!(
                         "apply.until is a position in another history ({}) and cannot be found in this one ({}): the \
                          server stops at seqno {seqno}",
                         gtid.uuid,
-                        self.ctx.raft.tail_state().history
+                        ctx.raft.tail_state().history
                     ),
                 ),
                 _ => (
@@ -267,34 +243,31 @@ impl Member {
                 ),
             },
         };
-        self.ctx.log(level, text);
+        ctx.log(level, text);
     }
 
     /// Whether a write-set of this server can be delivered soon: one submitted under a hold would wait as long as the
     /// entries before it.
-    pub(in crate::member) fn accepts_own_writes(&self) -> bool {
-        !self.ctx.is_held_back() || self.delivery.apply_holds.own_first
+    pub(in crate::member) fn accepts_own_writes(&self, ctx: &Context) -> bool {
+        !ctx.is_held_back() || self.own_first
     }
 
     /// When the hold ends. If that is past, delivery waits for something else: the majority, or room in the queue.
-    pub(in crate::member) fn hold_ends_at(&self) -> Option<Micros> {
-        match self.delivery.apply_holds.held {
-            Some((Reason::Delay(due), _)) if due > self.wall() => {
-                Some(self.ctx.now.saturating_add(due - self.wall()))
-            }
+    pub(in crate::member) fn ends_at(&self, ctx: &Context) -> Option<Micros> {
+        match self.held {
+            Some((Reason::Delay(due), _)) if due > ctx.wall => Some(ctx.now.saturating_add(due - ctx.wall)),
             _ => None,
         }
     }
 
     /// Records the size of the log, which grows without bound under a hold.
-    pub(crate) fn note_log_size(&mut self, bytes: u64) {
-        let limit = self.ctx.tuning.log_max_bytes;
-        let last_logged =
-            self.delivery.apply_holds.growth_logged.is_some_and(|at| self.ctx.now < at + GROWTH_LOG_INTERVAL);
-        if bytes <= limit || last_logged || !self.delivery.apply_holds.is_holding() {
+    pub(in crate::member) fn note_log_size(&mut self, ctx: &mut Context, bytes: u64) {
+        let limit = ctx.tuning.log_max_bytes;
+        let last_logged = self.growth_logged.is_some_and(|at| ctx.now < at + GROWTH_LOG_INTERVAL);
+        if bytes <= limit || last_logged || !self.is_holding() {
             return;
         }
-        self.delivery.apply_holds.growth_logged = Some(self.ctx.now);
+        self.growth_logged = Some(ctx.now);
         let text = format!(
             "the log takes {} MiB, more than log.max_size ({} MiB), and keeps growing: it holds all entries that this \
              member's server may not have yet (apply.paused, apply.delay, apply.until). Lift the hold before the disk \
@@ -302,25 +275,45 @@ impl Member {
             bytes >> 20,
             limit >> 20
         );
-        self.ctx.log(Level::Warn, text);
+        ctx.log(Level::Warn, text);
     }
 
     /// How many seconds ago the first held entry was appended.
-    pub(crate) fn age_of_held_entry(&self) -> Option<f64> {
-        let appended = self.delivery.apply_holds.held?.1;
-        Some(self.wall().saturating_sub(appended) as f64 / 1e6)
+    pub(crate) fn age_of_held_entry(&self, ctx: &Context) -> Option<f64> {
+        let appended = self.held?.1;
+        Some(ctx.wall.saturating_sub(appended) as f64 / 1e6)
     }
+}
 
-    /// The highest seqno on which an entry for the appliers depends.
-    pub(in crate::member) fn dependency_of(
-        &mut self,
-        seqno: Seqno,
-        set: &WriteSet,
-        depends_on: Seqno,
-    ) -> Seqno {
-        let finished = self.ctx.finished();
-        self.delivery.apply_holds.depends_on(seqno, set, depends_on, finished)
+/// Why an entry appended now would be held, if so.
+fn would_hold(ctx: &Context, delivered: Seqno) -> Option<Reason> {
+    hold_reason(ctx, delivered + 1, ctx.wall)
+}
+
+/// Why an entry with this seqno and append time is held, if so.
+fn hold_reason(ctx: &Context, seqno: Seqno, time: Micros) -> Option<Reason> {
+    let apply_hold = ctx.tuning.apply_hold;
+    let behind = match apply_hold.until {
+        None => false,
+        Some(Until::Seqno(end)) => seqno > end,
+        Some(Until::Gtid(end)) => end.uuid != ctx.raft.tail_state().history || seqno > end.seqno,
+        Some(Until::Time(end)) => time > end,
+    };
+    let due = time.saturating_add(apply_hold.delay.as_micros() as Micros);
+    if apply_hold.paused {
+        Some(Reason::Paused)
+    } else if behind {
+        Some(Reason::Until)
+    } else {
+        (!apply_hold.delay.is_zero() && due > ctx.wall).then_some(Reason::Delay(due))
     }
+}
+
+/// Whether the time of `apply.until` passed so recently that entries from before it may still arrive.
+fn may_still_arrive(ctx: &Context) -> bool {
+    let wall = ctx.wall;
+    matches!(ctx.tuning.apply_hold.until, Some(Until::Time(end)) if wall > end && wall <= end.saturating_add(ARRIVAL_DELAY))
+        && !ctx.tuning.apply_hold.paused
 }
 
 #[cfg(test)]

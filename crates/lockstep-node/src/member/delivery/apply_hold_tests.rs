@@ -1,6 +1,8 @@
 use super::*;
+use crate::api::ApplyHold;
 use crate::api::{LocalState, SubmitOutcome, Tuning};
 use crate::member::harness::Lab;
+use crate::member::recovery::transfer::Wanted;
 use lockstep_core::policy::PolicyKind;
 use lockstep_core::writeset::{DataKind, Meta, WriteSetBuilder};
 use lockstep_core::{Gtid, Uuid};
@@ -65,10 +67,10 @@ fn pending_writes_are_delivered_before_apply_hold() {
     lab.nodes[2].member.set_tuning(tuning);
     lab.run(100_000);
     assert!(matches!(own.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
-    let at = lab.nodes[2].member.deliverer.delivered();
+    let at = lab.nodes[2].member.delivery.feed.delivered();
     write(&mut lab, 0);
     lab.run(100_000);
-    assert_eq!(lab.nodes[2].member.deliverer.delivered(), at);
+    assert_eq!(lab.nodes[2].member.delivery.feed.delivered(), at);
 }
 
 #[test]
@@ -82,7 +84,8 @@ fn apply_delay_is_exact_and_lag_shows_age() {
     let seqno = write(&mut lab, 0);
     lab.run(19_900_000 - (lab.now - appended));
     assert!(finished(&lab, 2) < seqno);
-    let age = lab.nodes[2].member.age_of_held_entry().unwrap();
+    let member = &lab.nodes[2].member;
+    let age = member.delivery.apply_holds.age_of_held_entry(&member.ctx).unwrap();
     assert!((19.0..20.0).contains(&age), "{age}");
     assert!(!lab.nodes[2].member.is_held_indefinitely(), "it gets on by itself");
     lab.run(200_000);
@@ -260,12 +263,12 @@ fn apply_hold_never_shows_synced_for_a_moment() {
     }
     // While entries are read from the log, the hold stays in force; not once it has been lifted.
     let member = &mut lab.nodes[2].member;
-    member.begin_delivery_round();
-    member.keep_hold();
+    member.delivery.apply_holds.begin_round();
+    member.delivery.apply_holds.keep(&member.ctx);
     assert!(member.delivery.apply_holds.is_holding());
     member.set_tuning(Tuning::default());
-    member.begin_delivery_round();
-    member.keep_hold();
+    member.delivery.apply_holds.begin_round();
+    member.delivery.apply_holds.keep(&member.ctx);
     assert!(!member.delivery.apply_holds.is_holding());
 }
 
@@ -383,7 +386,10 @@ fn donor_under_new_apply_hold_releases_joiner() {
     lab.nodes[2].member.request_state(bytes::Bytes::from_static(b"request"), "n2,".into());
     let joiner = lab.id(2);
     // Accepted: the joiner begins at an entry that n2 has not received yet.
-    lab.nodes[1].member.asked_to_donate(joiner, at_least, -1, bytes::Bytes::from_static(b"request"));
+    let donor = &mut lab.nodes[1].member;
+    let wanted = Wanted { at_least, position: -1, request: bytes::Bytes::from_static(b"request") };
+    let own = donor.standing();
+    donor.recovery.transfers.on_donate(&mut donor.ctx, own, joiner, wanted);
     lab.nodes[0].frozen = true;
     lab.run(20_000);
     assert!(lab.logged("n2 donates") && state(&lab, 1) == LocalState::Donor);

@@ -1,8 +1,7 @@
 //! Checks whether the leader's clock differs from this member's: `apply.delay` compares the leader's append times with
 //! the own clock. A difference is logged, not corrected: message delay and clock error cannot be told apart.
 
-use crate::member::Micros;
-use lockstep_core::{Entry, MemberId};
+use lockstep_core::{Entry, MemberId, Micros};
 
 /// A larger difference, µs, is logged.
 const DIFFERENCE_MAX: i64 = 1_000_000;

@@ -7,8 +7,12 @@
 
 use crate::api::{ApplyOrder, Delivery, Level, Ordered, ViewInfo, ViewStatus};
 use crate::effect::{Effect, ReadFor};
-use crate::member::Member;
+use crate::member::admin::commits::Commits;
+use crate::member::context::Context;
+use crate::member::delivery::apply_hold::ApplyHolds;
 use crate::member::delivery::lag::LagMeter;
+use crate::member::delivery::submissions::{PIECE_BYTES, Submissions};
+use crate::member::membership::views_shown::{PositionView, ViewsShown};
 use bytes::Bytes;
 use lockstep_core::certify::{Certifier, TrimLimits, reaches};
 use lockstep_core::codec::Reader;
@@ -31,7 +35,7 @@ const FORGET_PER_ROUND: usize = 512;
 const READ_BYTES: usize = 4 << 20;
 /// Pieces kept per member: those of the largest write-set. The oldest are dropped first, so that every member keeps the
 /// same ones, wherever its run began.
-const PIECES_MAX: usize = (2 << 30) / crate::member::delivery::requests::PIECE_BYTES + 1;
+const PIECES_MAX: usize = (2 << 30) / PIECE_BYTES + 1;
 
 /// Pieces received before their write-set.
 #[derive(Debug, Default)]
@@ -74,6 +78,7 @@ struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct Deliverer {
     run: Option<Run>,
+    limits: Limits,
     /// The database's position, or the last seqno delivered after it.
     delivered: Seqno,
     /// Append times and sizes of the delivered entries.
@@ -100,10 +105,53 @@ pub(crate) struct Deliverer {
     failpoints: Failpoints,
 }
 
+/// The components that an entry concerns on its way to the server.
+pub(in crate::member) struct Receivers<'a> {
+    pub(in crate::member) submissions: &'a mut Submissions,
+    pub(in crate::member) apply_holds: &'a mut ApplyHolds,
+    pub(in crate::member) views_shown: &'a mut ViewsShown,
+    pub(in crate::member) commits: &'a mut Commits,
+    /// This connection is being left.
+    pub(in crate::member) leaving: bool,
+    /// Only committed entries may be delivered: see [`Deliverer::limit`].
+    pub(in crate::member) committed_only: bool,
+}
+
+/// Why delivery cannot go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::member) enum Stop {
+    /// The database needs a state transfer.
+    NeedsState(String),
+    /// An arbitrator's log lacks what certification needs.
+    NoRun(String),
+}
+
+/// How far Raft lets delivery go: see [`lockstep_core::raft::Output::Commit`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::member) struct Limits {
+    /// Committed, and on the own disk.
+    pub(in crate::member) deliverable: Index,
+    /// The same, and for a leader under a weak policy more.
+    pub(in crate::member) early: Index,
+    /// Every entry up to here meets its policy.
+    pub(in crate::member) policy_index: Index,
+}
+
 impl Deliverer {
     /// With the fault that is planted in Raft, too.
     pub(in crate::member) fn with(failpoints: Failpoints) -> Deliverer {
         Deliverer { failpoints, ..Deliverer::default() }
+    }
+
+    /// Raft announces how far delivery may go.
+    pub(in crate::member) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// The last index that may be delivered to the server. While this member donates or leaves, it delivers committed
+    /// entries only: its state must not be ahead of the cluster's.
+    fn limit(&self, committed_only: bool) -> Index {
+        if committed_only { self.limits.deliverable } else { self.limits.early }
     }
 
     /// Remembers a trim mark found in the log at start.
@@ -220,7 +268,8 @@ impl Deliverer {
     }
 
     /// Whether there is more to deliver at once.
-    pub(crate) fn is_behind(&self, deliverable: Index) -> bool {
+    pub(in crate::member) fn is_behind(&self, committed_only: bool) -> bool {
+        let deliverable = self.limit(committed_only);
         !self.held && self.run.as_ref().is_some_and(|run| run.next <= deliverable && !run.reading)
     }
 
@@ -343,83 +392,99 @@ impl Run {
     }
 }
 
-impl Member {
-    pub(in crate::member) fn delivery_step(&mut self) {
-        if self.deliverer.cut_off && self.ctx.me.arbitrator {
-            return self.skip_ahead();
+impl Deliverer {
+    /// The log begins after the database's position. A member with a database needs a state transfer; an arbitrator
+    /// begins where its log does.
+    fn on_cut_off(&mut self, ctx: &mut Context) -> Result<(), Stop> {
+        if !ctx.me.arbitrator {
+            let text = "this member was so far behind that the others' logs begin after what it has";
+            return Err(Stop::NeedsState(text.into()));
         }
-        if self.deliverer.cut_off {
-            return self
-                .needs_state("this member was so far behind that the others' logs begin after what it has");
+        let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
+        let committed = ctx.raft.committed_state();
+        self.start(&bases, committed, committed.seqno).map_err(Stop::NoRun)?;
+        ctx.finished.raise(self.delivered);
+        self.announce = true;
+        Ok(())
+    }
+
+    /// Takes entries from the log and delivers them, as many as a round may.
+    ///
+    /// # Errors
+    /// Why delivery cannot go on.
+    pub(in crate::member) fn step(&mut self, ctx: &mut Context, to: &mut Receivers<'_>) -> Result<(), Stop> {
+        if self.cut_off {
+            return self.on_cut_off(ctx);
         }
         // After a non-Primary view nothing is delivered before the next Primary one.
-        if !self.ctx.connection.is_primary() {
-            return;
+        if !ctx.connection.is_primary() {
+            return Ok(());
         }
-        self.deliverer.held = false;
-        self.begin_delivery_round();
-        let (limit, policy_index) = (self.deliverable(), self.ctx.raft.policy_index());
+        self.held = false;
+        to.apply_holds.begin_round();
+        let (limit, policy_index) = (self.limit(to.committed_only), self.limits.policy_index);
         let (mut bytes, mut at_end) = (0, false);
         for _ in 0..ENTRIES_PER_ROUND {
             if bytes > BYTES_PER_ROUND {
                 break;
             }
-            if self.deliverer.announce
-                && self.deliverer.run.as_ref().is_some_and(|run| run.seqno >= self.deliverer.delivered)
-            {
-                self.deliverer.announce = false;
-                self.show_position();
+            if self.announce && self.run.as_ref().is_some_and(|run| run.seqno >= self.delivered) {
+                self.announce = false;
+                self.show_position(ctx, to.views_shown);
             }
-            let Some(run) = &mut self.deliverer.run else { return };
+            let Some(run) = &mut self.run else { return Ok(()) };
             let next = run.next;
             if next > limit {
                 at_end = true;
                 break;
             }
-            let entry = match self.ctx.raft.entry(next) {
+            let entry = match ctx.raft.entry(next) {
                 Some(entry) => {
                     run.fetched.clear();
                     entry.clone()
                 }
                 None => match run.fetched.pop_front() {
                     // Only an entry that is still in the log: this one may have been read before a truncation.
-                    Some(entry) if entry.index == next && self.ctx.raft.term_at(next) == Some(entry.term) => {
-                        entry
-                    }
+                    Some(entry) if entry.index == next && ctx.raft.term_at(next) == Some(entry.term) => entry,
                     _ => {
                         if !run.reading {
                             run.reading = true;
                             run.fetched.clear();
                             let whom = ReadFor::Deliverer;
-                            self.ctx.out.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
+                            ctx.out.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
                         }
                         break;
                     }
                 },
             };
             // Checked on the entry itself, wherever it was read: Raft may no longer hold it in memory.
-            if (next > policy_index && self.is_waited_for(&entry)) || self.holds_back(&entry) {
-                (self.deliverer.held, at_end) = (true, true);
-                if let Some(run) = self.deliverer.run.as_mut().filter(|_| self.ctx.raft.entry(next).is_none())
-                {
+            if (next > policy_index && self.is_waited_for(ctx, to.submissions, &entry))
+                || self.is_held_back(ctx, to, &entry)
+            {
+                (self.held, at_end) = (true, true);
+                if let Some(run) = self.run.as_mut().filter(|_| ctx.raft.entry(next).is_none()) {
                     run.fetched.push_front(entry);
                 }
                 break;
             }
             bytes += entry.size();
-            if let Err(text) = self.take_entry(entry) {
-                return self.needs_state(&text);
-            }
+            self.take_entry(ctx, to, entry).map_err(Stop::NeedsState)?;
         }
         if !at_end {
-            self.keep_hold();
+            to.apply_holds.keep(ctx);
         }
-        self.report_hold(at_end);
-        self.causal_step();
+        to.apply_holds.report(ctx, self.delivered, to.views_shown.has_primary(), at_end);
+        Ok(())
     }
 
-    fn take_entry(&mut self, entry: Entry) -> Result<(), String> {
-        let Some(run) = &mut self.deliverer.run else { return Ok(()) };
+    /// Whether an apply hold keeps the entry from the server.
+    fn is_held_back(&self, ctx: &Context, to: &mut Receivers<'_>, entry: &Entry) -> bool {
+        let (has_primary, own_pending) = (to.views_shown.has_primary(), !to.submissions.is_empty());
+        to.apply_holds.holds_back(ctx, entry, self.delivered, has_primary, own_pending)
+    }
+
+    fn take_entry(&mut self, ctx: &mut Context, to: &mut Receivers<'_>, entry: Entry) -> Result<(), String> {
+        let Some(run) = &mut self.run else { return Ok(()) };
         run.next = entry.index + 1;
         run.writers.follow(&entry);
         let seqno = entry.seqno;
@@ -434,18 +499,18 @@ impl Member {
                 if entry.kind == EntryKind::WriteSet
                     && parsed.as_ref().is_some_and(|set| set.meta.flags & whole != whole)
                 {
-                    self.deliverer.fragment_at = Some(self.ctx.now);
+                    self.fragment_at = Some(ctx.now);
                 }
                 let outcome =
                     run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| failure(&e))?;
                 run.seqno = seqno;
-                if self.ctx.me.arbitrator {
-                    self.deliverer.failed += !outcome.pass as u64;
-                    self.deliverer.delivered = self.deliverer.delivered.max(seqno);
-                    self.ctx.finished.raise(seqno);
+                if ctx.me.arbitrator {
+                    self.failed += !outcome.pass as u64;
+                    self.delivered = self.delivered.max(seqno);
+                    ctx.finished.raise(seqno);
                     return Ok(());
                 }
-                if seqno <= self.deliverer.delivered {
+                if seqno <= self.delivered {
                     if parsed.is_some_and(|set| set.pieces.is_some()) {
                         run.pieces.remove(&entry.proposal.member);
                     }
@@ -456,25 +521,19 @@ impl Member {
                     Assembled::Void => None,
                     // A failed write-set needs no pieces.
                     Assembled::Before if !outcome.pass => None,
-                    Assembled::Before => return self.begin_earlier(seqno),
+                    Assembled::Before => return self.begin_earlier(ctx, seqno),
                 };
                 if let Some(set) = &whole {
-                    self.deliverer.follow_stream(set, outcome.pass);
+                    self.follow_stream(set, outcome.pass);
                 }
-                self.deliverer.failed += !outcome.pass as u64;
-                self.deliverer.delivered = seqno;
-                let finished = || self.ctx.finished.get();
-                self.deliverer.lag.delivered(
-                    entry.seqno,
-                    entry.time,
-                    self.ctx.wall,
-                    entry.size() as u64,
-                    finished,
-                );
+                self.failed += !outcome.pass as u64;
+                self.delivered = seqno;
+                let finished = || ctx.finished.get();
+                self.lag.delivered(entry.seqno, entry.time, ctx.wall, entry.size() as u64, finished);
                 if whole.is_none() {
                     let text =
                         format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
-                    self.ctx.log(Level::Error, text);
+                    ctx.log(Level::Error, text);
                 }
                 let (pass, writeset) =
                     (outcome.pass && whole.is_some(), whole.unwrap_or_else(WriteSet::void));
@@ -482,69 +541,68 @@ impl Member {
                     seqno,
                     kind: entry.kind,
                     pass,
-                    depends_on: self.dependency_of(seqno, &writeset, outcome.depends_on),
-                    serial: self.ctx.tuning.apply_order == ApplyOrder::Serial,
+                    depends_on: to.apply_holds.depends_on(
+                        seqno,
+                        &writeset,
+                        outcome.depends_on,
+                        ctx.finished(),
+                    ),
+                    serial: ctx.tuning.apply_order == ApplyOrder::Serial,
                     origin: entry.proposal.member,
                     writeset,
                 };
-                self.hand_over(&entry, ordered);
+                self.hand_over(ctx, to, &entry, ordered);
             }
             EntryKind::View => {
                 let mut r = Reader::new(entry.payload());
                 let view = View::decode(&mut r).map_err(|e| failure(&e))?;
-                let without_me = !view.members.iter().any(|m| m.view_uuid == self.ctx.me.view_uuid);
-                if self.roster.leave.has_begun() && without_me && seqno > self.deliverer.delivered {
+                let without_me = !view.members.iter().any(|m| m.view_uuid == ctx.me.view_uuid);
+                if to.leaving && without_me && seqno > self.delivered {
                     // The view without this member: it takes later entries from the log when it is back.
-                    self.deliverer.stop();
+                    self.stop();
                     return Ok(());
                 }
                 run.certifier.barrier(seqno).map_err(|e| failure(&e))?;
                 let before = std::mem::replace(&mut run.seqno, seqno);
-                if before < self.deliverer.delivered && self.deliverer.delivered < seqno {
+                if before < self.delivered && self.delivered < seqno {
                     return Err(format!(
                         "this member's database is at seqno {}, which the cluster does not have: it went on from \
                          {before} to {seqno} when another member took over",
-                        self.deliverer.delivered
+                        self.delivered
                     ));
                 }
                 // A view that is read again has already ended its streams.
-                if seqno > self.deliverer.delivered {
-                    self.deliverer.end_streams(&view);
+                if seqno > self.delivered {
+                    self.end_streams(&view);
                 }
-                self.deliverer.view = Arc::new(view);
-                if seqno <= self.deliverer.delivered {
+                self.view = Arc::new(view);
+                if seqno <= self.delivered {
                     return Ok(());
                 }
-                self.deliverer.delivered = seqno;
-                let finished = || self.ctx.finished.get();
-                self.deliverer.lag.delivered(
-                    entry.seqno,
-                    entry.time,
-                    self.ctx.wall,
-                    entry.size() as u64,
-                    finished,
-                );
-                let view = self.deliverer.view.clone();
-                let my_index = view.members.iter().position(|m| m.view_uuid == self.ctx.me.view_uuid);
+                self.delivered = seqno;
+                let finished = || ctx.finished.get();
+                self.lag.delivered(entry.seqno, entry.time, ctx.wall, entry.size() as u64, finished);
+                let view = self.view.clone();
+                let my_index = view.members.iter().position(|m| m.view_uuid == ctx.me.view_uuid);
                 let info = ViewInfo {
-                    gtid: Gtid { uuid: self.ctx.raft.tail_state().history, seqno },
+                    gtid: Gtid { uuid: ctx.raft.tail_state().history, seqno },
                     before,
                     number: view.number as i64,
                     status: ViewStatus::Primary,
                     members: view.members.clone(),
                     my_index,
                 };
-                self.roster.views_shown.primary_seen();
-                if self.ctx.me.arbitrator {
-                    self.ctx.finished.raise(seqno);
+                to.views_shown.primary_seen();
+                if ctx.me.arbitrator {
+                    ctx.finished.raise(seqno);
                 }
-                self.ctx.deliver(Delivery::View { info, in_log: true });
+                ctx.deliver(Delivery::View { info, in_log: true });
             }
             EntryKind::Trim => {
                 let mark = TrimMark::from_payload(entry.payload()).map_err(|e| failure(&e))?;
                 run.certifier.trim(&mark).map_err(|e| failure(&e))?;
             }
-            EntryKind::Piece if self.ctx.me.arbitrator => {}
+            EntryKind::Piece if ctx.me.arbitrator => {}
             EntryKind::Piece => run.piece(&entry),
             EntryKind::Noop
             | EntryKind::Membership
@@ -556,97 +614,106 @@ impl Member {
         Ok(())
     }
 
-    /// Restarts an arbitrator's run at the beginning of its log: it was away for longer than the others' logs reach
-    /// back.
-    fn skip_ahead(&mut self) {
-        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
-        let committed = self.ctx.raft.committed_state();
-        if let Err(text) = self.deliverer.start(&bases, committed, committed.seqno) {
-            return self.fail(&format!("{text}; start this arbitrator again"));
-        }
-        self.ctx.finished.raise(self.deliverer.delivered);
-        self.deliverer.announce = true;
-    }
-
-    /// The last index that may be delivered to the server. While this member donates or leaves, it delivers committed
-    /// entries only: its state must not be ahead of the cluster's.
-    pub(in crate::member) fn deliverable(&self) -> Index {
-        match !self.recovery.transfers.is_donating() && !self.roster.leave.has_begun() {
-            true => self.ctx.raft.early(),
-            false => self.ctx.raft.deliverable(),
-        }
-    }
-
     /// Whether a local thread waits for this entry and may learn that it passed certification. A refused entry promises
     /// nothing: it needs no policy to be met, and neither do the entries after it for its sake.
-    fn is_waited_for(&self, entry: &Entry) -> bool {
+    fn is_waited_for(&self, ctx: &Context, submissions: &Submissions, entry: &Entry) -> bool {
         let id = entry.proposal;
-        id.member == self.ctx.me.id
-            && id.incarnation == self.ctx.me.incarnation
-            && self.delivery.submissions.awaits(id.number)
+        id.member == ctx.me.id
+            && id.incarnation == ctx.me.incarnation
+            && submissions.awaits(id.number)
             && !self.is_refused(entry)
     }
 
     /// Whether certification will refuse the next entry because its origin may not write.
     fn is_refused(&self, entry: &Entry) -> bool {
-        let Some(run) = &self.deliverer.run else { return false };
+        let Some(run) = &self.run else { return false };
         let mut writers = run.writers.clone();
         writers.follow(entry);
         !writers.may_write(&entry.proposal.member) && !writeset::has_flags(&entry.payload(), flags::ROLLBACK)
     }
 
     /// The log was truncated below entries taken early, none of which the server has seen: certification runs again.
-    pub(in crate::member) fn delivery_was_cut(&mut self) {
-        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
-        let (delivered, view) = (self.deliverer.delivered, self.deliverer.view.clone());
-        match self.deliverer.start(&bases, self.ctx.raft.committed_state(), delivered) {
-            Ok(()) => self.deliverer.view = view,
-            Err(text) => self.needs_state(&text),
-        }
+    pub(in crate::member) fn was_cut(&mut self, ctx: &Context) -> Result<(), String> {
+        let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
+        let (delivered, view) = (self.delivered, self.view.clone());
+        self.start(&bases, ctx.raft.committed_state(), delivered)?;
+        self.view = view;
+        Ok(())
     }
 
     /// Restarts the run at the log's beginning: the pieces of the write-set at this seqno lie before the run.
-    fn begin_earlier(&mut self, seqno: Seqno) -> Result<(), String> {
-        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().take(1).cloned().collect();
-        let began = self.deliverer.run.as_ref().map_or(0, |run| run.base);
+    fn begin_earlier(&mut self, ctx: &Context, seqno: Seqno) -> Result<(), String> {
+        let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().take(1).cloned().collect();
+        let began = self.run.as_ref().map_or(0, |run| run.base);
         if bases.first().is_none_or(|first| first.index >= began) {
             return Err(format!("the pieces of the write-set at seqno {seqno} lie before this member's log"));
         }
-        let (delivered, view) = (self.deliverer.delivered, self.deliverer.view.clone());
-        self.deliverer.start(&bases, self.ctx.raft.committed_state(), delivered)?;
-        self.deliverer.view = view;
+        let (delivered, view) = (self.delivered, self.view.clone());
+        self.start(&bases, ctx.raft.committed_state(), delivered)?;
+        self.view = view;
         Ok(())
     }
 
     /// Approximate size of the own log that the server has not finished; `None` if its position in the log is unknown.
-    pub(crate) fn bytes_behind(&self) -> Option<u64> {
-        let ahead = || self.ctx.raft.bytes_from(self.deliverer.next_index());
-        self.deliverer.is_running().then(|| self.deliverer.bytes_above(self.ctx.finished()) + ahead())
+    pub(in crate::member) fn bytes_behind(&self, ctx: &Context) -> Option<u64> {
+        let ahead = || ctx.raft.bytes_from(self.next_index());
+        self.is_running().then(|| self.bytes_above(ctx.finished()) + ahead())
     }
 
     /// Hands the entry to the thread that waits for it, else to the appliers.
-    fn hand_over(&mut self, entry: &Entry, ordered: Ordered) {
-        let own =
-            entry.proposal.member == self.ctx.me.id && entry.proposal.incarnation == self.ctx.me.incarnation;
+    fn hand_over(&self, ctx: &mut Context, to: &mut Receivers<'_>, entry: &Entry, ordered: Ordered) {
+        let own = entry.proposal.member == ctx.me.id && entry.proposal.incarnation == ctx.me.incarnation;
         // A fragment of a streaming transaction commits nothing yet.
         let commits = ordered.pass && ordered.writeset.meta.flags & flags::TRX_END != 0;
-        let ordered = match own.then(|| self.delivery.submissions.take(entry.proposal.number)).flatten() {
+        let ordered = match own.then(|| to.submissions.take(entry.proposal.number)).flatten() {
             None => ordered,
             Some(submission) => match submission.order(ordered) {
                 Ok(thread) => {
-                    if commits && let Some(run) = &self.deliverer.run {
-                        self.count_acknowledged(entry, run.writers.policy());
+                    if commits && let Some(run) = &self.run {
+                        to.commits.acknowledged(ctx, entry, run.writers.policy());
                     }
-                    self.ctx.out.wake_later(thread);
+                    ctx.out.wake_later(thread);
                     return;
                 }
                 Err(ordered) => *ordered,
             },
         };
-        self.ctx.deliver(Delivery::Ordered(ordered));
+        ctx.deliver(Delivery::Ordered(ordered));
+    }
+
+    /// Shows a Primary view at exactly the delivered position: see `ViewsShown::position`.
+    pub(in crate::member) fn show_position(&self, ctx: &mut Context, views_shown: &mut ViewsShown) {
+        let view = self.view.clone();
+        let own = ctx.own_view_member();
+        let PositionView { members, my_index, settle } =
+            views_shown.position(&view, own, |uuid| self.has_streams_of(uuid));
+        let info = ViewInfo {
+            gtid: Gtid { uuid: ctx.raft.tail_state().history, seqno: self.delivered() },
+            before: self.delivered(),
+            number: view.number as i64,
+            status: ViewStatus::Primary,
+            members,
+            my_index: Some(my_index),
+        };
+        let settled = settle.then(|| ViewInfo { members: view.members.clone(), ..info.clone() });
+        ctx.deliver(Delivery::View { info, in_log: false });
+        if let Some(info) = settled {
+            ctx.deliver(Delivery::View { info, in_log: false });
+        }
+    }
+
+    /// The non-Primary view: this member, and those of the last view that respond.
+    pub(crate) fn view_without_quorum(&self, ctx: &Context) -> ViewInfo {
+        let mut members = vec![ctx.own_view_member()];
+        let last = &self.view;
+        members.extend(last.members.iter().filter(|m| ctx.responds(&m.id)).cloned());
+        ViewInfo {
+            gtid: Gtid { uuid: ctx.raft.tail_state().history, seqno: self.delivered() },
+            before: self.delivered(),
+            number: -1,
+            status: ViewStatus::NonPrimary,
+            members,
+            my_index: Some(0),
+        }
     }
 }
-
-#[cfg(test)]
-#[path = "evicted_tests.rs"]
-mod tests;

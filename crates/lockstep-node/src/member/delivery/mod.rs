@@ -7,25 +7,35 @@ pub(in crate::member) mod feed;
 pub(in crate::member) mod finished;
 pub(in crate::member) mod lag;
 pub(in crate::member) mod low_water_mark;
-pub(in crate::member) mod requests;
 pub(in crate::member) mod submissions;
 
+use crate::api::SubmitOutcome;
+use crate::effect::Effect;
+use crate::member::admin::commits::Commits;
+use crate::member::context::Context;
+use crate::member::membership::views_shown::ViewsShown;
+use crate::submit::Filler;
 use apply_hold::ApplyHolds;
+use bytes::Bytes;
 use causal_reads::CausalReads;
 use clocks::Clocks;
+use feed::{Deliverer, Receivers, Stop};
 use lag::CatchUp;
+use lockstep_core::{EntryKind, Seqno, writeset};
 use low_water_mark::LowWaterMark;
 use submissions::Submissions;
 
-/// The components of this room, beside the feed. Each keeps its fields to itself.
+/// The components of this room. Each keeps its fields to itself.
 #[derive(Default)]
-pub(in crate::member) struct Delivery {
+pub(crate) struct Delivery {
+    /// Entries from the log to the server.
+    pub(crate) feed: Deliverer,
     /// The front end's submissions under way.
     pub(in crate::member) submissions: Submissions,
     /// Causal reads under way.
     pub(in crate::member) causal_reads: CausalReads,
     /// Apply holds, and the permitted parallelism.
-    pub(in crate::member) apply_holds: ApplyHolds,
+    pub(crate) apply_holds: ApplyHolds,
     /// The difference of the leader's clock.
     pub(in crate::member) clocks: Clocks,
     /// How far certification may forget keys.
@@ -33,3 +43,91 @@ pub(in crate::member) struct Delivery {
     /// The progress towards Synced.
     pub(in crate::member) catching_up: CatchUp,
 }
+
+impl Delivery {
+    /// A new connection begins: proposals are numbered anew, and the position has changed.
+    pub(in crate::member) fn renew(&mut self) {
+        self.submissions.renew();
+        self.low_water_mark.reset();
+    }
+
+    /// A server thread submits a write-set or statement to the log.
+    pub(in crate::member) fn submit(
+        &mut self,
+        ctx: &mut Context,
+        leaving: bool,
+        kind: EntryKind,
+        payload: Bytes,
+        submission: Filler,
+    ) {
+        // No thread waits for a rollback, and other members hold the transaction that it ends.
+        let is_open = |holds: &ApplyHolds| {
+            holds.accepts_own_writes(ctx) || writeset::has_flags(&payload, writeset::flags::ROLLBACK)
+        };
+        if ctx.connection.is_primary() && !leaving && is_open(&self.apply_holds) {
+            self.submissions.submit(ctx, kind, payload, submission);
+        } else {
+            submission.fill(SubmitOutcome::NotSent);
+        }
+    }
+
+    /// The lowest last seen seqno of any write-set of this member that is under way or may still come: keys above it
+    /// must be kept.
+    pub(in crate::member) fn lowest_seen(&self, finished: Seqno) -> Seqno {
+        let seen = self.submissions.lowest_seen().unwrap_or(Seqno::MAX);
+        seen.min(self.low_water_mark.low(finished))
+    }
+
+    /// Begins a read that must see every commit acknowledged so far.
+    pub(in crate::member) fn begin_causal_read(&mut self, ctx: &mut Context, id: u64) {
+        if !ctx.connection.is_primary() {
+            ctx.out.push(Effect::Causal { id, seqno: None });
+            return;
+        }
+        self.causal_reads.begin(&mut ctx.raft, ctx.now, id);
+    }
+
+    /// Wakes every waiting submission and causal read. `unknown`: nothing can be withdrawn, since Raft is not asked.
+    pub(in crate::member) fn wake_all(&mut self, ctx: &mut Context, unknown: bool) {
+        let first_unsent = if unknown { None } else { ctx.raft.withdraw_unsent() };
+        self.submissions.fail_all(first_unsent);
+        for id in self.causal_reads.take_all() {
+            ctx.out.push(Effect::Causal { id, seqno: None });
+        }
+    }
+
+    /// Delivers entries, and ends the causal reads whose index has been delivered: those wait only for the server.
+    ///
+    /// # Errors
+    /// Why delivery cannot go on.
+    pub(in crate::member) fn step(
+        &mut self,
+        ctx: &mut Context,
+        views_shown: &mut ViewsShown,
+        commits: &mut Commits,
+        leaving: bool,
+        committed_only: bool,
+    ) -> Result<(), Stop> {
+        let Delivery { feed, submissions, apply_holds, causal_reads, .. } = self;
+        let mut receivers =
+            Receivers { submissions, apply_holds, views_shown, commits, leaving, committed_only };
+        feed.step(ctx, &mut receivers)?;
+        if ctx.connection.is_primary() && feed.has_started() && !causal_reads.is_empty() {
+            let delivered = feed.delivered();
+            for id in causal_reads.take_ready(&mut ctx.raft, ctx.now, feed.next_index()) {
+                ctx.out.push(Effect::Causal { id, seqno: Some(delivered) });
+            }
+        }
+        Ok(())
+    }
+
+    /// How much of the log the server still has to finish, in bytes; `None` if its position in the log is unknown.
+    pub(crate) fn bytes_behind(&self, ctx: &Context) -> Option<u64> {
+        self.feed.bytes_behind(ctx)
+    }
+}
+
+#[cfg(test)]
+mod evicted_tests;
+#[cfg(test)]
+mod requests_tests;

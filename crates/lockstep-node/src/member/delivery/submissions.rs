@@ -2,14 +2,19 @@
 //!
 //! **Invariant:** `waiting` ascends by number, and only one large write-set is being sent at a time.
 
-use crate::api::SubmitOutcome;
+use crate::api::{Level, SubmitOutcome};
+use crate::member::context::Context;
 use crate::submit::Filler;
 use bytes::Bytes;
 use lockstep_core::raft::Raft;
-use lockstep_core::writeset::Split;
-use lockstep_core::{EntryKind, Micros, Seqno};
+use lockstep_core::writeset::{self, Split};
+use lockstep_core::{EntryKind, Micros, SEQNO_UNDEFINED, Seqno};
 use std::collections::VecDeque;
 
+/// Larger write-sets go through the log in pieces of this size, so that small ones can pass between them.
+pub(in crate::member) const PIECE_BYTES: usize = crate::api::IN_ORDER_BYTES;
+/// The largest entry: the rest of a large write-set after its data have gone ahead in pieces (mostly its keys).
+const LAST_MAX: usize = 128 << 20;
 /// While this many bytes of large write-sets are in flight, no further piece is sent. Small write-sets do not count: under a
 /// weak policy, or over a long line, they could fill any window, and a large one would never be sent.
 pub(in crate::member) const LARGE_WINDOW: usize = 8 << 20;
@@ -76,20 +81,49 @@ pub(in crate::member) struct Submissions {
 }
 
 impl Submissions {
+    /// Proposes a write-set or statement, or queues a large one.
+    pub(in crate::member) fn submit(
+        &mut self,
+        ctx: &mut Context,
+        kind: EntryKind,
+        payload: Bytes,
+        submission: Filler,
+    ) {
+        debug_assert!(kind.may_be_proposed());
+        let seen = writeset::last_seen(&payload).unwrap_or(SEQNO_UNDEFINED);
+        if payload.len() <= PIECE_BYTES {
+            let number = ctx.raft.propose(ctx.now, kind, payload);
+            self.proposed(number, seen, submission);
+            return;
+        }
+        match writeset::split(&payload, PIECE_BYTES) {
+            Ok(split) if split.last.len() > LAST_MAX => {
+                let bytes = split.last.len();
+                ctx.log(
+                    Level::Error,
+                    format!(
+                        "a transaction's keys and notes take {bytes} bytes, more than the {LAST_MAX} that an entry of \
+                         the log may have: it is refused; change fewer rows at a time"
+                    ),
+                );
+                submission.fill(SubmitOutcome::TooLarge);
+            }
+            Ok(split) => self.push_large(split, kind, seen, submission),
+            Err(error) => {
+                ctx.log(Level::Error, format!("a write-set of this member {error}: it is refused"));
+                submission.fill(SubmitOutcome::TooLarge);
+            }
+        }
+    }
+
     /// Adds a submission that was proposed under this number.
-    pub(in crate::member) fn proposed(&mut self, number: u64, seen: Seqno, submission: Filler) {
+    fn proposed(&mut self, number: u64, seen: Seqno, submission: Filler) {
         debug_assert!(self.waiting.back().is_none_or(|last| last.number < number));
         self.waiting.push_back(Waiting { number, seen, submission });
     }
 
     /// Queues a large write-set; [`Submissions::propose_large`] sends it.
-    pub(in crate::member) fn push_large(
-        &mut self,
-        split: Split,
-        kind: EntryKind,
-        seen: Seqno,
-        submission: Filler,
-    ) {
+    fn push_large(&mut self, split: Split, kind: EntryKind, seen: Seqno, submission: Filler) {
         let pieces = split.pieces.into();
         self.large.push_back(Large { pieces, last: split.last, kind, seen, submission });
     }

@@ -11,10 +11,9 @@
 //! A leader chosen by an operator keeps leadership: a view listed it first before its term. It also keeps leadership if
 //! the previous leader left or restarted, since that one's clients have noticed.
 
-use crate::member::Micros;
 use crate::member::leadership::{Action, Facts, Reason};
 use lockstep_core::raft::Raft;
-use lockstep_core::{MemberId, Term, ViewUuid};
+use lockstep_core::{MemberId, Micros, Term, ViewUuid};
 
 /// How often a member reports rejected writes at most.
 const REPORT_INTERVAL: Micros = 1_000_000;

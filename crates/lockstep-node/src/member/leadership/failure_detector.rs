@@ -7,9 +7,8 @@
 //! nor for a long DDL statement, which delays all databases alike.
 
 use crate::api::Tuning;
-use crate::member::Micros;
 use crate::member::leadership::leader_slowness::LeaderSlowness;
-use lockstep_core::{MemberId, Seqno};
+use lockstep_core::{MemberId, Micros, Seqno};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! is not dead then, and an election helps nobody. So the leader timeout follows the silences observed, as in accrual
 //! failure detectors (Hayashibara et al., 2004), within bounds. A single pause predicts nothing.
 
-use crate::member::Micros;
+use lockstep_core::Micros;
 
 /// How many seconds are remembered.
 const SECONDS: usize = 10;

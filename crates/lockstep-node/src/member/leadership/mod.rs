@@ -14,12 +14,11 @@ pub(in crate::member) mod failure_detector;
 pub(in crate::member) mod leader_slowness;
 
 use crate::api::Tuning;
-use crate::member::Micros;
 use failback::Failback;
 use failure_detector::{FailureDetector, Hang, Network, Timing};
 use lockstep_core::placement::WriterShare;
 use lockstep_core::raft::Raft;
-use lockstep_core::{Index, MemberId, Seqno, ViewUuid};
+use lockstep_core::{Index, MemberId, Micros, Seqno, ViewUuid};
 
 /// The length of the windows over which writes are counted.
 const WINDOW: Micros = 1_000_000;
@@ -34,7 +33,7 @@ pub(in crate::member) struct Candidate {
     pub(in crate::member) view_uuid: Option<ViewUuid>,
     /// It wants to leave.
     pub(in crate::member) leaving: bool,
-    /// Nothing speaks against it as the leader: see `Member::unfit_to_lead`.
+    /// Nothing speaks against it as the leader: see `Context::unfit_to_lead`.
     pub(in crate::member) fit: bool,
     /// It has a database: it is no arbitrator.
     pub(in crate::member) database: bool,

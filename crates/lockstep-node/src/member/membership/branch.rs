@@ -8,15 +8,16 @@
 //! A member of the old branch may learn of the new one while it is not Primary. If it has committed nothing that the
 //! branch lacks, it stops: its next start quarantines its log, and it joins as a new member.
 
+use crate::api::Level;
 use crate::effect::Effect;
 use crate::effect::QuarantineRequest;
+use crate::member::context::Context;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::{Level, Member, Micros};
 use crate::operator::Answer;
 use crate::wire::Hello;
 use lockstep_core::branch::Branch;
 use lockstep_core::members::Role;
-use lockstep_core::{Gtid, Index, MemberId, Term, Uuid};
+use lockstep_core::{Gtid, Index, Micros, Term, Uuid};
 
 /// By then, connected members have said whether they would vote for this one.
 const TIMEOUT: Micros = 4_000_000;
@@ -37,6 +38,17 @@ pub(in crate::member) struct Branches {
     log_at: Micros,
 }
 
+/// The outcome of a meeting with a branch that left this member's log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::member) enum Meeting {
+    /// This member is Primary, or not connected: the meeting has no consequence.
+    None,
+    /// This member does not give up its log, and has logged why.
+    KeepsLog,
+    /// This member gives up its log: it fails with this text, and joins as a new one at its next start.
+    GivesUpLog { text: String },
+}
+
 impl Branches {
     /// Whether a forced bootstrap is under way.
     pub(in crate::member) fn is_bootstrapping(&self) -> bool {
@@ -54,237 +66,65 @@ struct ForcedBootstrap {
     fresh: Uuid,
 }
 
-impl Member {
+impl Branches {
     /// Begins a forced bootstrap of this member. `fresh` names the new history. Answered by [`Effect::Answer`].
-    pub(in crate::member) fn begin_forced_bootstrap(&mut self, token: u64, fresh: Uuid) {
-        if self.roster.branches.forced.is_some() {
-            return self.answer_forced_bootstrap(
-                token,
-                self.ctx.now,
-                false,
-                "a forced bootstrap is already under way".into(),
-            );
+    pub(in crate::member) fn begin(&mut self, ctx: &mut Context, token: u64, fresh: Uuid) {
+        let now = ctx.now;
+        if self.forced.is_some() {
+            return answer(ctx, token, now, false, "a forced bootstrap is already under way".into());
         }
-        self.roster.branches.forced =
-            Some(ForcedBootstrap { token, began: self.ctx.now, asked: self.ctx.now, fresh });
-        self.ctx.raft.query_tails(self.ctx.now);
+        self.forced = Some(ForcedBootstrap { token, began: now, asked: now, fresh });
+        ctx.raft.query_tails(now);
     }
 
-    fn answer_forced_bootstrap(&mut self, token: u64, began: Micros, ok: bool, text: String) {
-        let seconds = self.ctx.now.saturating_sub(began) as f64 / 1e6;
-        self.ctx.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
-    }
-
-    pub(in crate::member) fn forced_bootstrap_step(&mut self) {
-        let Some(ForcedBootstrap { token, began, asked, fresh }) = self.roster.branches.forced else {
-            return;
-        };
-        let late = self.ctx.now.saturating_sub(began) > TIMEOUT;
-        if self.ctx.now >= asked + ASK_AGAIN {
-            self.roster.branches.forced = Some(ForcedBootstrap { token, began, asked: self.ctx.now, fresh });
-            self.ctx.raft.query_tails_again(self.ctx.now);
+    /// Advances a forced bootstrap. Returns whether this member may go on alone: all connections are to end, since every
+    /// peer must compare logs before it gets anything of the new branch; then [`Branches::start`].
+    pub(in crate::member) fn step(&mut self, ctx: &mut Context, leaving: bool) -> bool {
+        let now = ctx.now;
+        let Some(forced) = &mut self.forced else { return false };
+        let ForcedBootstrap { token, began, asked, .. } = *forced;
+        if now >= asked + ASK_AGAIN {
+            forced.asked = now;
+            ctx.raft.query_tails_again(now);
         }
-        let outcome = match self.unfit_for_forced_bootstrap(late) {
-            Some(Ok(())) => self.start_branch(fresh),
-            Some(Err(text)) => Err(text),
-            None => return,
-        };
-        self.roster.branches.forced = None;
-        match outcome {
-            Ok(text) => self.answer_forced_bootstrap(token, began, true, text),
-            Err(text) => self.answer_forced_bootstrap(token, began, false, text),
-        }
-    }
-
-    /// Whether this member may go on alone; `None`: not known yet.
-    fn unfit_for_forced_bootstrap(&self, late: bool) -> Option<Result<(), String>> {
-        let refuse = |text: &str| Some(Err(text.to_owned()));
-        if self.ctx.me.arbitrator {
-            return refuse("an arbitrator has no database: give this command to a member that has one");
-        }
-        let membership = self.ctx.raft.membership();
-        if !self.ctx.raft.has_log() || membership.get(&self.ctx.me.id).is_none() {
-            return refuse(
-                "this member is not listed in its log (it came back without its own): give this command to a listed \
-                 member",
-            );
-        }
-        match &self.ctx.connection {
-            ConnectionState::Running { primary: false, .. } => {}
-            ConnectionState::Running { primary: true, .. } => {
-                return refuse("this member is in a primary component: no forced bootstrap is needed");
-            }
-            ConnectionState::Connecting { args, .. } if !self.is_position_of_log(args.position) => {
-                return refuse(
-                    "this member's log cannot complete its database: give this command to another member",
-                );
-            }
-            ConnectionState::Connecting { .. } => {}
-            ConnectionState::NeedState { .. } => {
-                return refuse("this member's database is incomplete: give this command to another one");
-            }
-            ConnectionState::Idle | ConnectionState::Failed(_) => {
-                return refuse("this member is not connected to a cluster");
+        let late = now.saturating_sub(began) > TIMEOUT;
+        match unfit(ctx, leaving, late) {
+            None => false,
+            Some(Ok(())) => true,
+            Some(Err(text)) => {
+                self.forced = None;
+                answer(ctx, token, began, false, text);
+                false
             }
         }
-        if self.roster.leave.has_begun() {
-            return refuse("this member is about to leave");
-        }
-        if self.ctx.raft.has_quorum(self.ctx.now) || !self.ctx.cut_off() {
-            return match late {
-                true => refuse(
-                    "a majority of the voters is connected: they elect a leader, or their logs say why they do not",
-                ),
-                false => None,
-            };
-        }
-        let mut unknown = None;
-        // Learners, too: a replica may have entries that the voters have lost.
-        for id in membership.members.iter().map(|m| m.id).filter(|id| self.ctx.peers.contains_key(id)) {
-            match self.ctx.raft.would_vote(&id) {
-                Some(true) => {}
-                Some(false) => {
-                    let name = self.ctx.name_of(&id);
-                    return Some(Err(format!(
-                        "{name} has more of the log than this member, or knows a leader: give this command to {name}"
-                    )));
-                }
-                None => unknown = Some(id),
-            }
-        }
-        match unknown {
-            Some(id) if late => {
-                let name = self.ctx.name_of(&id);
-                Some(Err(format!(
-                    "{name} may have more of the log, but does not answer: stop it, or give this command to it"
-                )))
-            }
-            Some(_) => None,
-            None => Some(Ok(())),
+    }
+
+    /// Starts the branch, and answers the command.
+    pub(in crate::member) fn start(&mut self, ctx: &mut Context) {
+        let Some(ForcedBootstrap { token, began, fresh, .. }) = self.forced.take() else { return };
+        match start_branch(ctx, fresh) {
+            Ok(text) => answer(ctx, token, began, true, text),
+            Err(text) => answer(ctx, token, began, false, text),
         }
     }
 
-    fn start_branch(&mut self, fresh: Uuid) -> Result<String, String> {
-        let before = self.ctx.raft.tail_state().clone();
-        let lost: Vec<String> = before
-            .membership
-            .voters()
-            .filter(|id| *id != self.ctx.me.id)
-            .map(|id| self.ctx.name_of(&id))
-            .collect();
-        // Every peer must reconnect and compare logs before it gets anything of the new branch.
-        let ids: Vec<MemberId> = self.ctx.peers.keys().copied().collect();
-        for id in ids {
-            self.ctx.out.push(Effect::Drop(id));
-            self.peer_down(id, "this member begins a new branch");
+    /// A peer's branch left this member's.
+    pub(in crate::member) fn meet(&mut self, ctx: &mut Context, hello: &Hello) -> Meeting {
+        if ctx.connection.is_primary() || !ctx.connection.is_connected() {
+            return Meeting::None;
         }
-        let mut founder = self.ctx.me.as_member(Role::Voter);
-        founder.wants_vote = true;
-        let branch = Branch { history: fresh, log_id: fresh, founder };
-        self.ctx.raft.branch(self.ctx.now, &branch).map_err(|error| error.to_string())?;
-        // Only the own disk is waited for. But the log now has no other members, so the connect's timeout would apply,
-        // and may have passed.
-        if let ConnectionState::Connecting { until, .. } = &mut self.ctx.connection {
-            *until = Micros::MAX;
-        }
-        let text = format!(
-            "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, \
-             after {}:{}. Transactions that {} committed without this member are not in it. They must not be Primary \
-             beside it: stop them if in doubt. When they are started again they take this member's state",
-            before.history,
-            before.seqno,
-            lost.join(", ")
-        );
-        self.ctx.log(Level::Warn, text.clone());
-        Ok(text)
-    }
-
-    /// Whether a database at this position can go on with the own log. A branch founded by this member continues from
-    /// its parent.
-    fn is_position_of_log(&self, position: Gtid) -> bool {
-        let tail = self.ctx.raft.tail_state();
-        let position = self.in_present_history(position);
-        position.is_defined() && position.uuid == tail.history && position.seqno <= tail.seqno
-    }
-
-    /// Translates the position into the log's present history: the founder of a branch may have a database from before
-    /// it. Other members' databases may have gone on with the old branch.
-    pub(in crate::member) fn in_present_history(&self, position: Gtid) -> Gtid {
-        let tail = self.ctx.raft.tail_state();
-        let mut last = position;
-        for parent in tail.parents.iter().filter(|p| p.founder == self.ctx.me.id) {
-            if parent.history == last.uuid && last.seqno <= parent.seqno {
-                last.uuid = tail.history;
-            }
-        }
-        last
-    }
-
-    /// The histories that this member's database may have: its log's, and those before its own branches.
-    pub(crate) fn own_histories(&self) -> Vec<Uuid> {
-        let tail = self.ctx.raft.tail_state();
-        let founded = tail.parents.iter().filter(|p| p.founder == self.ctx.me.id).map(|p| p.history);
-        std::iter::once(tail.history).chain(founded).collect()
-    }
-
-    /// Records when this member's own branch was last seen alive.
-    pub(in crate::member) fn majority_step(&mut self) {
-        if self.ctx.connection.is_connected() && (self.ctx.raft.leader().is_some() || !self.ctx.cut_off()) {
-            self.ctx.quorum.note_seen(self.ctx.now);
-        }
-    }
-
-    /// Whether this member may give up its log for a branch that left it after the entry `fork`, and if not, why not.
-    ///
-    /// Let `last` be the log's end and compare (term, index) as elections do. If `last <= fork`, the branch has
-    /// everything that this member committed. If `commit > fork`, only the operator can decide which of the two counts.
-    /// Otherwise members that are not reachable now may have committed the entries beyond the fork: this member waits
-    /// for them first.
-    fn may_give_up_log(&self, fork: Option<(Index, Term)>) -> Result<(), String> {
-        let (index, term) = fork.unwrap_or_default();
-        let committed = self.ctx.raft.commit();
-        if committed > index {
-            return Err(format!(
-                "this member has committed up to index {committed} of its log, beyond the branch's beginning after \
-                 {index}, and gives that up at an operator's order only. If this member's data are right, stop the \
-                 servers of the branch, and a majority of the others goes on. If the branch's data are right, stop \
-                 this server, move its lockstep.* files away (keep them: they hold what the branch lacks), and start \
-                 it: it joins the branch by state transfer"
-            ));
-        }
-        if (self.ctx.raft.tail_state().term, self.ctx.raft.last_index()) <= (term, index) {
-            return Ok(());
-        }
-        let waited = self.ctx.quorum.unseen_for(self.ctx.now);
-        if waited < GIVE_UP_LOG_AFTER {
-            return Err(format!(
-                "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives up its \
-                 log after {} s without a majority of the log's own members",
-                self.ctx.raft.last_index(),
-                GIVE_UP_LOG_AFTER / 1_000_000
-            ));
-        }
-        Ok(())
-    }
-
-    /// A peer's branch left this member's. Returns whether that was handled: this member gave up its log and joins as a
-    /// new one at its next start, or has logged why it does not.
-    pub(crate) fn met_branch(&mut self, hello: &Hello) -> bool {
-        if self.ctx.connection.is_primary() || !self.ctx.connection.is_connected() {
-            return false;
-        }
-        let tail = self.ctx.raft.tail_state().clone();
+        let tail = ctx.raft.tail_state().clone();
         let fork = hello.fork(tail.history, tail.log_id);
-        if let Err(why) = self.may_give_up_log(fork) {
-            if self.ctx.now >= self.roster.branches.log_at {
-                self.roster.branches.log_at = self.ctx.now + BRANCH_LOG_INTERVAL;
+        if let Err(why) = may_give_up_log(ctx, fork) {
+            if ctx.now >= self.log_at {
+                self.log_at = ctx.now + BRANCH_LOG_INTERVAL;
                 let text = format!(
                     "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
                     hello.name, hello.history, tail.history, tail.seqno
                 );
-                self.ctx.log(Level::Warn, text);
+                ctx.log(Level::Warn, text);
             }
-            return true;
+            return Meeting::KeepsLog;
         }
         let text = format!(
             "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which \
@@ -293,23 +133,176 @@ impl Member {
              kept in lockstep.rescue.*.log",
             hello.name, hello.history, tail.history, tail.seqno
         );
-        self.ctx.out.push(Effect::SetAside(Box::new(QuarantineRequest {
-            member: self.ctx.me.id,
+        ctx.out.push(Effect::SetAside(Box::new(QuarantineRequest {
+            member: ctx.me.id,
             own: (tail.history, tail.log_id),
             branch: hello.history,
             fork: fork.map_or(0, |(index, _)| index),
-            cluster: self.ctx.cluster.clone(),
+            cluster: ctx.cluster.clone(),
             address: hello.address.clone(),
             why: text.clone(),
         })));
-        // The database's position stays: if the operator drops the branch before the next start, this member's data are
-        // the cluster's.
-        let starts = !matches!(self.ctx.connection, ConnectionState::Running { .. });
-        self.fail(&text);
-        let text = format!("this member gives up its log for the branch of {}", hello.name);
-        self.recovery.ending.gives_way(self.ctx.now, starts, &text);
-        true
+        Meeting::GivesUpLog { text }
     }
+}
+
+/// Whether this member may go on alone; `None`: not known yet.
+fn unfit(ctx: &Context, leaving: bool, late: bool) -> Option<Result<(), String>> {
+    let refuse = |text: &str| Some(Err(text.to_owned()));
+    if ctx.me.arbitrator {
+        return refuse("an arbitrator has no database: give this command to a member that has one");
+    }
+    let membership = ctx.raft.membership();
+    if !ctx.raft.has_log() || membership.get(&ctx.me.id).is_none() {
+        return refuse(
+            "this member is not listed in its log (it came back without its own): give this command to a listed \
+             member",
+        );
+    }
+    match &ctx.connection {
+        ConnectionState::Running { primary: false, .. } => {}
+        ConnectionState::Running { primary: true, .. } => {
+            return refuse("this member is in a primary component: no forced bootstrap is needed");
+        }
+        ConnectionState::Connecting { args, .. } if !is_position_of_log(ctx, args.position) => {
+            return refuse(
+                "this member's log cannot complete its database: give this command to another member",
+            );
+        }
+        ConnectionState::Connecting { .. } => {}
+        ConnectionState::NeedState { .. } => {
+            return refuse("this member's database is incomplete: give this command to another one");
+        }
+        ConnectionState::Idle | ConnectionState::Failed(_) => {
+            return refuse("this member is not connected to a cluster");
+        }
+    }
+    if leaving {
+        return refuse("this member is about to leave");
+    }
+    if ctx.raft.has_quorum(ctx.now) || !ctx.cut_off() {
+        return match late {
+            true => refuse(
+                "a majority of the voters is connected: they elect a leader, or their logs say why they do not",
+            ),
+            false => None,
+        };
+    }
+    let mut unknown = None;
+    // Learners, too: a replica may have entries that the voters have lost.
+    for id in membership.members.iter().map(|m| m.id).filter(|id| ctx.peers.contains_key(id)) {
+        match ctx.raft.would_vote(&id) {
+            Some(true) => {}
+            Some(false) => {
+                let name = ctx.name_of(&id);
+                return Some(Err(format!(
+                    "{name} has more of the log than this member, or knows a leader: give this command to {name}"
+                )));
+            }
+            None => unknown = Some(id),
+        }
+    }
+    match unknown {
+        Some(id) if late => {
+            let name = ctx.name_of(&id);
+            Some(Err(format!(
+                "{name} may have more of the log, but does not answer: stop it, or give this command to it"
+            )))
+        }
+        Some(_) => None,
+        None => Some(Ok(())),
+    }
+}
+
+fn start_branch(ctx: &mut Context, fresh: Uuid) -> Result<String, String> {
+    let before = ctx.raft.tail_state().clone();
+    let lost: Vec<String> =
+        before.membership.voters().filter(|id| *id != ctx.me.id).map(|id| ctx.name_of(&id)).collect();
+    let mut founder = ctx.me.as_member(Role::Voter);
+    founder.wants_vote = true;
+    let branch = Branch { history: fresh, log_id: fresh, founder };
+    ctx.raft.branch(ctx.now, &branch).map_err(|error| error.to_string())?;
+    // Only the own disk is waited for. But the log now has no other members, so the connect's timeout would apply,
+    // and may have passed.
+    if let ConnectionState::Connecting { until, .. } = &mut ctx.connection {
+        *until = Micros::MAX;
+    }
+    let text = format!(
+        "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, \
+         after {}:{}. Transactions that {} committed without this member are not in it. They must not be Primary \
+         beside it: stop them if in doubt. When they are started again they take this member's state",
+        before.history,
+        before.seqno,
+        lost.join(", ")
+    );
+    ctx.log(Level::Warn, text.clone());
+    Ok(text)
+}
+
+/// Whether a database at this position can go on with the own log. A branch founded by this member continues from
+/// its parent.
+fn is_position_of_log(ctx: &Context, position: Gtid) -> bool {
+    let tail = ctx.raft.tail_state();
+    let position = in_present_history(ctx, position);
+    position.is_defined() && position.uuid == tail.history && position.seqno <= tail.seqno
+}
+
+/// Translates the position into the log's present history: the founder of a branch may have a database from before
+/// it. Other members' databases may have gone on with the old branch.
+pub(in crate::member) fn in_present_history(ctx: &Context, position: Gtid) -> Gtid {
+    let tail = ctx.raft.tail_state();
+    let mut last = position;
+    for parent in tail.parents.iter().filter(|p| p.founder == ctx.me.id) {
+        if parent.history == last.uuid && last.seqno <= parent.seqno {
+            last.uuid = tail.history;
+        }
+    }
+    last
+}
+
+/// The histories that this member's database may have: its log's, and those before its own branches.
+pub(in crate::member) fn own_histories(ctx: &Context) -> Vec<Uuid> {
+    let tail = ctx.raft.tail_state();
+    let founded = tail.parents.iter().filter(|p| p.founder == ctx.me.id).map(|p| p.history);
+    std::iter::once(tail.history).chain(founded).collect()
+}
+
+/// Whether this member may give up its log for a branch that left it after the entry `fork`, and if not, why not.
+///
+/// Let `last` be the log's end and compare (term, index) as elections do. If `last <= fork`, the branch has
+/// everything that this member committed. If `commit > fork`, only the operator can decide which of the two counts.
+/// Otherwise members that are not reachable now may have committed the entries beyond the fork: this member waits
+/// for them first.
+fn may_give_up_log(ctx: &Context, fork: Option<(Index, Term)>) -> Result<(), String> {
+    let (index, term) = fork.unwrap_or_default();
+    let committed = ctx.raft.commit();
+    if committed > index {
+        return Err(format!(
+            "this member has committed up to index {committed} of its log, beyond the branch's beginning after \
+             {index}, and gives that up at an operator's order only. If this member's data are right, stop the \
+             servers of the branch, and a majority of the others goes on. If the branch's data are right, stop \
+             this server, move its lockstep.* files away (keep them: they hold what the branch lacks), and start \
+             it: it joins the branch by state transfer"
+        ));
+    }
+    if (ctx.raft.tail_state().term, ctx.raft.last_index()) <= (term, index) {
+        return Ok(());
+    }
+    let waited = ctx.quorum.unseen_for(ctx.now);
+    if waited < GIVE_UP_LOG_AFTER {
+        return Err(format!(
+            "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives up its \
+             log after {} s without a majority of the log's own members",
+            ctx.raft.last_index(),
+            GIVE_UP_LOG_AFTER / 1_000_000
+        ));
+    }
+    Ok(())
+}
+
+fn answer(ctx: &mut Context, token: u64, began: Micros, ok: bool, text: String) {
+    let seconds = ctx.now.saturating_sub(began) as f64 / 1e6;
+    ctx.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The states of a member's connection, from "not connected" to "Synced".
 
 use crate::api::ConnectArgs;
-use crate::member::Micros;
+use lockstep_core::Micros;
 
 /// The state of this member's connection to the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +36,13 @@ pub(crate) enum ConnectionState {
 impl ConnectionState {
     pub(crate) fn is_connected(&self) -> bool {
         !matches!(self, ConnectionState::Idle | ConnectionState::Failed(_))
+    }
+
+    /// The server is to be told again once it has caught up.
+    pub(in crate::member) fn not_synced(&mut self) {
+        if let ConnectionState::Running { synced, .. } = self {
+            *synced = false;
+        }
     }
 
     pub(crate) fn is_primary(&self) -> bool {

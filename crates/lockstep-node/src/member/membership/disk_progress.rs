@@ -1,9 +1,8 @@
 //! Under the policy `all`: which members' disks make progress, since every commit waits for a stalled one.
 
-use crate::member::Micros;
 use lockstep_core::policy::PolicyKind;
 use lockstep_core::raft::Raft;
-use lockstep_core::{Index, MemberId, Term};
+use lockstep_core::{Index, MemberId, Micros, Term};
 use std::collections::BTreeMap;
 
 /// A member whose disk makes no progress for this many election timeouts is taken out of the view.

@@ -1,7 +1,7 @@
 //! When this member reports its health to the others: at once if its state changes, else periodically.
 
-use crate::member::Micros;
 use crate::wire::Health;
+use lockstep_core::Micros;
 
 /// How often members send each other their health.
 const PERIOD: Micros = 200_000;

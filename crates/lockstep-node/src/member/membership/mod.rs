@@ -2,7 +2,6 @@
 
 pub(in crate::member) mod admission;
 pub(in crate::member) mod branch;
-pub(in crate::member) mod connection;
 pub(in crate::member) mod connection_state;
 pub(in crate::member) mod disk_progress;
 pub(in crate::member) mod health;
@@ -13,6 +12,7 @@ pub(in crate::member) mod peers;
 pub(in crate::member) mod quorum;
 pub(in crate::member) mod sync_state;
 pub(in crate::member) mod views_shown;
+pub(in crate::member) mod wait_text;
 
 use branch::Branches;
 use health::HealthReports;

@@ -1,14 +1,10 @@
 //! Connected peers.
 
-use crate::api::Compress;
-use crate::effect::Effect;
 use crate::member::membership::admission::Admission;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::join_target::JoinTarget;
-use crate::member::{Level, Member, Micros, NodeMessage};
 use crate::wire::{Health, Hello};
 use lockstep_core::raft::Raft;
-use lockstep_core::{MemberId, Uuid};
+use lockstep_core::{MemberId, Micros, Uuid, ViewUuid};
 use std::collections::{BTreeMap, btree_map};
 
 /// The first protocol version in which members relay entries, and take relayed ones.
@@ -25,6 +21,9 @@ const ALIVE: Micros = 1_500_000;
 const IDENTITY_TIMEOUT: Micros = 4_000_000;
 /// After this long, a disconnected peer that is no member is forgotten.
 const GONE_RETENTION: Micros = 60_000_000;
+
+/// How many removed members are remembered.
+const REMOVED_MAX: usize = 256;
 
 /// How often a member logs that it is not let in.
 const NOT_LISTED_LOG_INTERVAL: Micros = 60_000_000;
@@ -81,6 +80,8 @@ pub(crate) struct Peers {
     refusal_log_at: Micros,
     /// The log that this member adopts; it came without one.
     join_target: JoinTarget,
+    /// Incarnations that were removed while connected: this leader does not let them back.
+    removed: Vec<(MemberId, ViewUuid)>,
 }
 
 impl Peers {
@@ -115,6 +116,33 @@ impl Peers {
     /// A peer that was connected and is not.
     pub(in crate::member) fn gone(&self, id: &MemberId) -> Option<Gone> {
         self.gone.get(id).copied()
+    }
+
+    /// A peer's health, once reported.
+    pub(in crate::member) fn health_of(&self, id: &MemberId) -> Option<Health> {
+        self.connected.get(id)?.health
+    }
+
+    /// The round trip to a peer, once measured. Raft's own measure is the time to an answer, which includes the time in
+    /// which a member was away or starting.
+    pub(crate) fn rtt_to(&self, id: &MemberId) -> Option<Micros> {
+        self.connected.get(id)?.rtt
+    }
+
+    /// The view UUID of a peer's connection.
+    pub(in crate::member) fn view_uuid_of(&self, id: &MemberId) -> Option<ViewUuid> {
+        Some(self.connected.get(id)?.hello.view_uuid)
+    }
+
+    /// An operator removes this incarnation of a member although it is connected.
+    pub(in crate::member) fn set_removed(&mut self, id: MemberId, view_uuid: ViewUuid) {
+        self.removed.truncate(REMOVED_MAX - 1);
+        self.removed.insert(0, (id, view_uuid));
+    }
+
+    /// Whether a removal ended this connection of the member.
+    pub(in crate::member) fn was_removed(&self, hello: &Hello) -> bool {
+        self.removed.contains(&(hello.id, hello.view_uuid))
     }
 
     /// A connection to this peer was accepted. Without a log of its own, this member adopts the peer's.
@@ -185,13 +213,13 @@ impl Peers {
 
     /// Peers refuse this member for its identity. Returns whether they have for longer than an earlier incarnation of it
     /// may take to be known as dead.
-    fn refused_for_long(&mut self, now: Micros) -> bool {
+    pub(in crate::member) fn refused_for_long(&mut self, now: Micros) -> bool {
         let since = *self.refused_since.get_or_insert(now);
         now.saturating_sub(since) >= IDENTITY_TIMEOUT
     }
 
     /// Whether to log now that peers do not let this member in.
-    fn may_log_refusal(&mut self, now: Micros) -> bool {
+    pub(in crate::member) fn may_log_refusal(&mut self, now: Micros) -> bool {
         let may = now >= self.refusal_log_at;
         if may {
             self.refusal_log_at = now + NOT_LISTED_LOG_INTERVAL;
@@ -202,6 +230,19 @@ impl Peers {
     /// The log that this member names in its introduction: history and log id.
     pub(in crate::member) fn announced_log(&self, raft: &Raft) -> Option<(Uuid, Uuid)> {
         self.join_target.announced_log(raft)
+    }
+
+    /// A connection attempt failed. `why`: a member is there, but this one cannot talk with it.
+    pub(in crate::member) fn not_reached(&mut self, addr: String, who: String, why: Option<String>) {
+        match why {
+            Some(why) => _ = self.unlike.insert(addr, (who, why)),
+            None => _ = self.unlike.remove(&addr),
+        }
+    }
+
+    /// A connection attempt to this address has succeeded.
+    pub(in crate::member) fn reached(&mut self, addr: &str) {
+        self.unlike.remove(addr);
     }
 
     /// The members with which this one cannot talk, and why.
@@ -311,145 +352,41 @@ fn is_ahead_by_branch(raft: &Raft, hello: &Hello) -> bool {
     raft.has_log() && hello.parents.contains(&(own.history, own.log_id))
 }
 
-impl Member {
-    /// Whether to accept a connection to this peer.
-    pub(crate) fn admit(&self, hello: &Hello) -> Admission {
-        self.ctx.peers.admit(&self.ctx.raft, &self.ctx.me, self.ctx.now, hello)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::harness::context;
+
+    #[test]
+    fn removed_incarnation_stays_out_until_it_restarts() {
+        let (ctx, mut peers) = (context(), Peers::default());
+        let hello = Hello { id: Uuid([9; 16]), view_uuid: Uuid([8; 16]), ..ctx.me.clone() };
+        peers.set_removed(hello.id, hello.view_uuid);
+        assert!(peers.was_removed(&hello));
+        assert!(!peers.was_removed(&Hello { view_uuid: Uuid([7; 16]), ..hello }));
     }
 
-    /// Peers refuse this member for its identity. If its earlier incarnation only was not known to be dead yet, this
-    /// passes in a moment. Otherwise it must not run beside the member with its identity.
-    pub(crate) fn not_allowed(&mut self, text: &str) {
-        if !self.ctx.peers.is_empty() || !self.ctx.peers.refused_for_long(self.ctx.now) {
-            return;
-        }
-        match self.ctx.connection {
-            ConnectionState::Connecting { .. } => self.refused(text),
-            ConnectionState::Running { .. } | ConnectionState::NeedState { .. } => {
-                self.fail(&format!("the other members refuse this one: {text}"));
-            }
-            _ => {}
-        }
+    #[test]
+    fn disconnected_peer_is_remembered_until_connected_again() {
+        let (ctx, mut peers) = (context(), Peers::default());
+        let hello = Hello { id: Uuid([9; 16]), ..ctx.me.clone() };
+        peers.connect(&ctx.raft, 5, hello.clone());
+        peers.received(7, &hello.id);
+        assert!(peers.disconnect(10, &hello.id, |_| false).is_some());
+        let gone = peers.gone(&hello.id).map(|gone| (gone.since, gone.last_received));
+        assert_eq!(gone, Some((10, 7)));
+        peers.connect(&ctx.raft, 20, hello.clone());
+        assert!(peers.gone(&hello.id).is_none() && peers.contains_key(&hello.id));
     }
 
-    /// Peers do not find this member in their allow-list. A new member cannot join then; an earlier member waits until
-    /// it is let in again.
-    pub(crate) fn not_listed(&mut self, text: &str) {
-        if !self.ctx.peers.is_empty() {
-            return;
-        }
-        let for_long = self.ctx.peers.refused_for_long(self.ctx.now);
-        match self.ctx.connection {
-            ConnectionState::Connecting { .. } if for_long => self.refused(text),
-            ConnectionState::Running { .. } | ConnectionState::NeedState { .. }
-                if self.ctx.peers.may_log_refusal(self.ctx.now) =>
-            {
-                self.ctx.log(
-                    Level::Warn,
-                    format!("the other members refuse this one, and are asked again: {text}"),
-                );
-            }
-            _ => {}
-        }
-    }
-
-    /// A connection attempt failed. `why`: a member is there, but this one cannot talk with it.
-    pub(crate) fn not_reached(&mut self, addr: String, who: String, why: Option<String>) {
-        match why {
-            Some(why) => _ = self.ctx.peers.unlike.insert(addr, (who, why)),
-            None => _ = self.ctx.peers.unlike.remove(&addr),
-        }
-    }
-
-    pub(crate) fn reached(&mut self, addr: &str) {
-        self.ctx.peers.unlike.remove(addr);
-    }
-
-    /// A connection was accepted.
-    pub(crate) fn peer_up(&mut self, hello: Hello) {
-        let id = hello.id;
-        let fresh = !self.ctx.peers.contains_key(&id);
-        if fresh {
-            self.ctx.log(Level::Info, format!("connected to {} ({})", hello.name, hello.address));
-            // Only a hint: the default name is the host's, and several servers of a host may be in one group. Members
-            // are identified by their ids.
-            let name = &hello.name;
-            if self.ctx.me.name == *name || self.ctx.peers.values().any(|p| p.hello.name == *name) {
-                let text = format!(
-                    "another member is named {name}, too: set wsrep_node_name, or lines and wsrep_sst_donor that \
-                     name it are ambiguous"
-                );
-                self.ctx.log(Level::Info, text);
-            }
-        }
-        self.ctx.dial(hello.address.clone());
-        self.ctx.peers.connect(&self.ctx.raft, self.ctx.now, hello);
-        self.ctx.raft.peer_up(self.ctx.now, id);
-        self.schedule_leader_tasks();
-        self.donor_is_back(id);
-        let addresses: Vec<String> = self
-            .ctx
-            .raft
-            .membership()
-            .members
-            .iter()
-            .map(|m| m.address.clone())
-            .chain(self.ctx.peers.values().map(|p| p.hello.address.clone()))
-            .chain([self.ctx.me.address.clone()])
-            .collect();
-        self.tell(id, &NodeMessage::Peers(addresses));
-        // Fields unknown to older versions follow once the peer's version is known.
-        let health = Health { held_back: false, ..self.health() };
-        self.tell(id, &NodeMessage::Health(health));
-    }
-
-    /// The own log has begun or been renamed: earlier connections were not compared with it. Peers whose log is not
-    /// known to be this one must reconnect and introduce themselves again.
-    pub(in crate::member) fn compare_peers(&mut self) {
-        let tail = self.ctx.raft.tail_state();
-        let own = (tail.history, tail.log_id);
-        let others = self.ctx.peers.values().filter(|peer| {
-            let log = (peer.hello.history, peer.hello.log_id);
-            // The peer may lead this member to a branch of its present log.
-            log != own && !peer.hello.parents.contains(&own)
-        });
-        let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
-        self.ctx.out.extend(ids.into_iter().map(Effect::Drop));
-    }
-
-    /// The protocol version of the connection just made.
-    pub(crate) fn on_peer_version(&mut self, id: MemberId, version: u16) {
-        self.ctx.peers.set_version(&id, version);
-        if version >= RELAYED_SINCE {
-            self.ctx.raft.peer_relays(id);
-        }
-    }
-
-    /// Whether payloads to this member are compressed, if it can unpack them.
-    pub(crate) fn compresses_to(&self, id: &MemberId) -> bool {
-        match self.ctx.tuning.compress {
-            Compress::Off => false,
-            Compress::Zone => self.ctx.peers.get(id).is_some_and(|peer| peer.hello.zone != self.ctx.me.zone),
-            Compress::All => true,
-        }
-    }
-
-    /// All connections end: this member has left, or does not join.
-    pub(in crate::member) fn forget_peers(&mut self) {
-        for id in self.ctx.peers.disconnect_all(self.ctx.now) {
-            self.ctx.raft.peer_down(self.ctx.now, id);
-        }
-    }
-
-    /// A connection ended.
-    pub(crate) fn peer_down(&mut self, id: MemberId, why: &str) {
-        let (membership, view) = (self.ctx.raft.membership(), self.ctx.raft.tail_state().view.clone());
-        let keep = |id: &MemberId| membership.get(id).is_some() || view.position(id).is_some();
-        if let Some(peer) = self.ctx.peers.disconnect(self.ctx.now, &id, keep) {
-            self.ctx.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
-            self.ctx.raft.peer_down(self.ctx.now, id);
-            self.donor_may_be_gone(id);
-            self.schedule_leader_tasks();
-        }
+    #[test]
+    fn address_that_cannot_be_talked_to_is_reported_until_reached() {
+        let mut peers = Peers::default();
+        let why = || Some("TLS is required".to_owned());
+        peers.not_reached("a:1".into(), "n2".into(), why());
+        peers.not_reached("b:1".into(), "n3".into(), why());
+        assert_eq!(peers.unlike().as_deref(), Some("n2, n3: TLS is required"));
+        peers.reached("a:1");
+        assert_eq!(peers.unlike().as_deref(), Some("n3: TLS is required"));
     }
 }

@@ -1,6 +1,6 @@
 //! The majority, as this member has seen it: since when it is missing, and when it was last seen.
 
-use crate::member::Micros;
+use lockstep_core::Micros;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]

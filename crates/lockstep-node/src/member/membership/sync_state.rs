@@ -1,6 +1,14 @@
 //! Whether this member counts as Synced: the notices to its server, and the reasons to be Desynced for others.
 
+use crate::api::{Delivery as ToServer, Level};
+use crate::effect::Effect;
+use crate::member::context::Context;
+use crate::member::delivery::Delivery;
+use crate::member::membership::connection_state::ConnectionState;
 use lockstep_core::Seqno;
+
+/// A member is Synced if its server is at most this many seqnos behind.
+const SYNCED_WITHIN: i64 = 1024;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -48,18 +56,14 @@ impl SyncState {
         self.lagging
     }
 
-    pub(in crate::member) fn set_lagging(&mut self, lagging: bool) {
-        self.lagging = lagging;
-    }
-
     /// Whether the server may be told that it is synced. One that is Desynced by choice must still be told once: until
     /// then it refuses all queries.
-    pub(in crate::member) fn may_notify(&self) -> bool {
+    fn may_notify(&self) -> bool {
         self.desyncs == 0 || !self.notified
     }
 
     /// The server is told that it is synced. Returns whether that is the first time.
-    pub(in crate::member) fn notify(&mut self) -> bool {
+    fn notify(&mut self) -> bool {
         !std::mem::replace(&mut self.notified, true)
     }
 
@@ -69,13 +73,94 @@ impl SyncState {
     }
 
     /// Whether this seqno is that of the connection's first view, or later.
-    pub(in crate::member) fn reaches_connect(&self, delivered: Seqno) -> bool {
+    fn reaches_connect(&self, delivered: Seqno) -> bool {
         delivered >= self.connected_seqno
+    }
+
+    /// Marks the member Synced once caught up. Beyond the lag limit it is Desynced, so that proxies avoid it, until it
+    /// has caught up again.
+    pub(in crate::member) fn step(&mut self, ctx: &mut Context, delivery: &mut Delivery, donating: bool) {
+        let ConnectionState::Running { primary: true, synced } = ctx.connection else { return };
+        let lag = ctx.lag_of(ctx.finished());
+        if synced && delivery.apply_holds.is_holding() {
+            // The server has all that its apply hold permits; `lagging` shows the rest to others.
+            self.lagging = self.lagging || lag > 0;
+            return;
+        }
+        if synced {
+            // The apply hold is open again: the member catches up normally.
+            let was_lagging = self.lagging;
+            if was_lagging && ctx.is_held_back() && lag <= SYNCED_WITHIN {
+                // Only the entries that became old enough were missing: no change of state for the server.
+                self.lagging = lag > 0;
+            } else if was_lagging {
+                ctx.connection = ConnectionState::Running { primary: true, synced: false };
+            } else if lag > ctx.tuning.lag_limit as i64 {
+                self.lagging = true;
+                ctx.connection = ConnectionState::Running { primary: true, synced: false };
+                ctx.log(
+                    Level::Warn,
+                    format!("behind by {lag} transactions: Desynced until it has caught up"),
+                );
+            }
+            return;
+        }
+        let has_its_part = delivery.apply_holds.is_holding()
+            && delivery.feed.is_running()
+            && ctx.finished() >= delivery.feed.delivered();
+        let caught_up = has_its_part
+            || delivery.feed.is_running()
+                && delivery.feed.next_index() + SYNCED_WITHIN as u64 > ctx.raft.commit()
+                && self.reaches_connect(delivery.feed.delivered())
+                && delivery.feed.view().position(&ctx.me.id).is_some()
+                && ctx.raft.seqnos_between(ctx.finished(), delivery.feed.delivered()) <= SYNCED_WITHIN
+                && (!self.lagging || ctx.is_held_back() || lag <= near_enough(ctx));
+        // Other members see a server that is held back by choice as Desynced.
+        if caught_up && self.may_notify() && !donating {
+            if self.notify() {
+                warn_if_still_voter(ctx);
+            }
+            // Caught up for its server, but still Desynced for other members.
+            self.lagging = delivery.apply_holds.is_holding() && lag > 0;
+            report_progress(ctx, delivery, true);
+            ctx.connection = ConnectionState::Running { primary: true, synced: true };
+            ctx.deliver(ToServer::Synced);
+        } else {
+            report_progress(ctx, delivery, false);
+        }
     }
 
     #[cfg(test)]
     pub(in crate::member) fn is_notified(&self) -> bool {
         self.notified
+    }
+}
+
+/// The lag at which a Desynced member is Synced again: well within `apply.lag_limit`, however low, so that a steady
+/// lag does not make the member alternate.
+fn near_enough(ctx: &Context) -> i64 {
+    SYNCED_WITHIN.min((ctx.tuning.lag_limit / 2) as i64)
+}
+
+/// Reports the progress towards Synced, if due; `synced`: for the last time.
+fn report_progress(ctx: &mut Context, delivery: &mut Delivery, synced: bool) {
+    let finished = ctx.finished();
+    let Some(from) = delivery.catching_up.report(ctx.now, finished, synced) else { return };
+    let (total, done) = (ctx.lag_of(from), ctx.raft.seqnos_between(from, finished));
+    if total > 0 {
+        ctx.out.push(Effect::Progress { total, done: done.min(total) });
+    }
+}
+
+/// Logs if a member that is configured as a replica is still a voter, because its server was not shut down cleanly.
+fn warn_if_still_voter(ctx: &mut Context) {
+    if ctx.raft.membership().is_voter(&ctx.me.id) && !ctx.me.wants_vote {
+        ctx.log(
+            Level::Warn,
+            "this member votes, and may lead, though its options say member.vote=no (or pc.weight=0): it voted when its server \
+             was lost, was promoted, or has founded the cluster. It votes no more once its server has been stopped in order \
+             and started again",
+        );
     }
 }
 

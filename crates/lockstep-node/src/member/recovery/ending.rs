@@ -1,7 +1,7 @@
 //! The end of the server process, after which its next start takes the state of others.
 
 use crate::api::ServerEnd;
-use crate::member::Micros;
+use lockstep_core::Micros;
 
 /// How long the end waits for a rescue file.
 const RESCUE_TIMEOUT: Micros = 10_000_000;

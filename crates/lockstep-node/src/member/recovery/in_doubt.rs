@@ -5,8 +5,8 @@
 //! acknowledgement. Then one of them must go on with its database as it is, and the others take its state.
 
 use crate::api::LocalState;
-use crate::member::Micros;
 use crate::member::membership::peers::Peers;
+use lockstep_core::Micros;
 use lockstep_core::raft::Raft;
 
 /// How long to wait once all members are present: a member that knows reports at once.

@@ -1,12 +1,14 @@
 //! State transfers: the joiner asks the leader, the leader chooses a donor, the donor's server sends. Only requests and
 //! results pass through here; the data goes from server to server.
 
+use crate::api::Level;
 use crate::api::{Delivery, LocalState};
-use crate::member::membership::connection_state::ConnectionState;
-use crate::member::{Level, Member, Micros, NodeMessage};
+use crate::member::context::Context;
+use crate::member::facts::Standing;
 use crate::wire::Health;
+use crate::wire::NodeMessage;
 use bytes::Bytes;
-use lockstep_core::{Gtid, MemberId, SEQNO_UNDEFINED, Seqno, ViewUuid};
+use lockstep_core::{Gtid, MemberId, Micros, SEQNO_UNDEFINED, Seqno, ViewUuid};
 
 /// No member can donate right now: ask again.
 pub(in crate::member) const AGAIN: i32 = -11;
@@ -35,6 +37,17 @@ struct Donation {
     position: Seqno,
     request: Bytes,
     handed_over: bool,
+}
+
+/// The state that a joiner needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::member) struct Wanted {
+    /// The joiner's log begins below this seqno.
+    pub(in crate::member) at_least: Seqno,
+    /// The position with which a confirmation suffices; −1 if there is none.
+    pub(in crate::member) position: Seqno,
+    /// The joiner's server's own request.
+    pub(in crate::member) request: Bytes,
 }
 
 /// A donor chosen by the leader.
@@ -98,17 +111,24 @@ impl Transfers {
         self.request = None;
     }
 
+    /// The server has received its state, or failed to. Returns the position with which it needed only a donor's
+    /// confirmation, if so.
+    pub(in crate::member) fn end_request(&mut self) -> Option<Seqno> {
+        self.request = None;
+        Some(self.bypass).filter(|bypass| *bypass >= 0)
+    }
+
     /// The database needs state, or at `bypass` only a donor's confirmation.
     pub(in crate::member) fn set_bypass(&mut self, bypass: Option<Seqno>) {
         self.bypass = bypass.unwrap_or(SEQNO_UNDEFINED);
     }
 }
 
-impl Member {
+impl Transfers {
     /// Takes the server's request for state.
-    pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
-        let since = self.ctx.now;
-        self.recovery.transfers.request = Some(Pending {
+    pub(in crate::member) fn begin_request(&mut self, now: Micros, request: Bytes, donor: String) {
+        let since = now;
+        self.request = Some(Pending {
             request,
             donor,
             since,
@@ -118,67 +138,63 @@ impl Member {
         });
     }
 
-    pub(in crate::member) fn donations_step(&mut self) {
-        if let Some(pending) = &mut self.recovery.transfers.request
-            && pending.ask_at.is_some_and(|at| at <= self.ctx.now)
-            && let Some(leader) = self.ctx.raft.leader()
+    pub(in crate::member) fn step(&mut self, ctx: &mut Context, own: Standing) {
+        if let Some(pending) = &mut self.request
+            && pending.ask_at.is_some_and(|at| at <= ctx.now)
+            && let Some(leader) = ctx.raft.leader()
         {
             // This member's log will begin below the present commit index, so the state must be at least as new.
-            let at_least = self.ctx.raft.committed_state().seqno;
+            let at_least = ctx.raft.committed_state().seqno;
             let message = NodeMessage::StateRequest {
                 donor: pending.donor.clone(),
                 at_least,
-                position: self.recovery.transfers.bypass,
+                position: self.bypass,
                 request: pending.request.clone(),
             };
-            pending.ask_at = Some(self.ctx.now + 10 * ASK_AGAIN);
+            pending.ask_at = Some(ctx.now + 10 * ASK_AGAIN);
             pending.donor_id = None;
-            self.tell(leader, &message);
+            ctx.tell(leader, &message);
         }
-        let delivered = self.deliverer.delivered();
-        if self.deliverer.is_running() && delivered <= self.ctx.raft.committed_state().seqno {
-            let ready: Vec<usize> = (0..self.recovery.transfers.donations.len())
-                .filter(|&at| {
-                    !self.recovery.transfers.donations[at].handed_over
-                        && self.recovery.transfers.donations[at].at_least <= delivered
-                })
+        let delivered = own.delivered;
+        if own.delivering && delivered <= ctx.raft.committed_state().seqno {
+            let ready: Vec<usize> = (0..self.donations.len())
+                .filter(|&at| !self.donations[at].handed_over && self.donations[at].at_least <= delivered)
                 .collect();
             for at in ready {
-                let donation = &mut self.recovery.transfers.donations[at];
+                let donation = &mut self.donations[at];
                 donation.handed_over = true;
                 let Donation { id, joiner, at_least, position, .. } = *donation;
                 let request = donation.request.clone();
-                let joiner = self.ctx.name_of(&joiner);
-                let uuid = self.ctx.raft.tail_state().history;
+                let joiner = ctx.name_of(&joiner);
+                let uuid = ctx.raft.tail_state().history;
                 let bypass = (position >= 0).then_some(Gtid { uuid, seqno: position });
-                self.ctx.log(
+                ctx.log(
                     Level::Info,
                     match bypass {
                         Some(gtid) => format!("tells {joiner} to go on from {gtid} by the log"),
                         None => format!("donates its state to {joiner}"),
                     },
                 );
-                self.ctx.deliver(Delivery::Donate { id, request, joiner, at_least, bypass });
+                ctx.deliver(Delivery::Donate { id, request, joiner, at_least, bypass });
             }
         }
-        self.give_up_held_donations();
+        self.give_up_held_donations(ctx);
     }
 
     /// Refuses accepted donations that an apply hold delays: an accepted joiner asks no other member, and the hold may
     /// last for any time.
-    fn give_up_held_donations(&mut self) {
-        if !self.ctx.is_held_back() {
+    fn give_up_held_donations(&mut self, ctx: &mut Context) {
+        if !ctx.is_held_back() {
             return;
         }
-        let (begun, held) =
-            std::mem::take(&mut self.recovery.transfers.donations).into_iter().partition(|d| d.handed_over);
-        self.recovery.transfers.donations = begun;
+        let (begun, held) = std::mem::take(&mut self.donations).into_iter().partition(|d| d.handed_over);
+        self.donations = begun;
         for Donation { joiner, .. } in held {
-            self.ctx.log(
+            ctx.log(
                 Level::Info,
-                format!("does not donate its state to {}: {HELD_BACK}", self.ctx.name_of(&joiner)),
+                format!("does not donate its state to {}: {HELD_BACK}", ctx.name_of(&joiner)),
             );
-            self.tell(joiner, &refusal(AGAIN, HELD_BACK));
+            ctx.tell(joiner, &refusal(AGAIN, HELD_BACK));
         }
     }
 
@@ -186,32 +202,33 @@ impl Member {
     /// last resort the leader itself, or a member under an apply hold.
     pub(in crate::member) fn find_donor(
         &mut self,
+        ctx: &mut Context,
+        own: Standing,
         joiner: MemberId,
         donor: &str,
-        at_least: Seqno,
-        position: Seqno,
-        request: Bytes,
+        wanted: Wanted,
     ) {
-        if !self.ctx.raft.is_leader() {
-            return self.tell(joiner, &refusal(AGAIN, "the member that was asked no longer leads"));
+        let Wanted { at_least, position, request } = wanted;
+        if !ctx.raft.is_leader() {
+            return ctx.tell(joiner, &refusal(AGAIN, "the member that was asked no longer leads"));
         }
         // A repeated request gets the same donor while that is donating. The answer may have been lost, or the donor
         // cannot reach the joiner.
-        let view_uuid = self.view_uuid_of(&joiner);
-        if let Some(choice) =
-            self.recovery.transfers.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid)
-        {
+        let view_uuid = ctx.peers.view_uuid_of(&joiner);
+        if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid) {
             let donor = choice.donor;
-            let donates = self.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor);
-            if donates && !self.is_held_back_below(&donor, choice.at_least) {
-                return self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
+            let donates = match donor == ctx.me.id {
+                true => own.state == LocalState::Donor,
+                false => ctx.peers.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor),
+            };
+            if donates && !is_held_back_below(ctx, own, &donor, choice.at_least) {
+                return ctx.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
         }
         let names: Vec<&str> = donor.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let anyone = names.is_empty() || donor.trim_end().ends_with(',');
-        let zone = self.ctx.peers.get(&joiner).map(|p| p.hello.zone);
-        let mut candidates: Vec<(u8, MemberId, String)> = self
-            .ctx
+        let zone = ctx.peers.get(&joiner).map(|p| p.hello.zone);
+        let mut candidates: Vec<(u8, MemberId, String)> = ctx
             .peers
             .values()
             .filter(|p| p.hello.id != joiner && !p.hello.arbitrator && !p.leaving())
@@ -223,63 +240,63 @@ impl Member {
             h.state == LocalState::Donor && h.held_back && h.has_state && h.delivered >= at_least
         };
         candidates.extend(
-            self.ctx
-                .peers
+            ctx.peers
                 .values()
                 .filter(|p| {
                     p.hello.id != joiner && !p.leaving() && p.health.as_ref().is_some_and(is_far_enough)
                 })
                 .map(|p| (4, p.hello.id, p.hello.name.clone())),
         );
-        if joiner != self.ctx.me.id && !self.ctx.me.arbitrator && self.is_synced_but_for_hold() {
-            let far = (Some(self.ctx.me.zone) != zone) as u8;
-            candidates.push((far + 2, self.ctx.me.id, self.ctx.me.name.clone()));
+        if joiner != ctx.me.id && !ctx.me.arbitrator && own.synced_but_for_hold {
+            let far = (Some(ctx.me.zone) != zone) as u8;
+            candidates.push((far + 2, ctx.me.id, ctx.me.name.clone()));
         }
         candidates.sort();
         let named = names.iter().find_map(|name| candidates.iter().find(|c| c.2 == *name));
         let chosen = named.or_else(|| candidates.first().filter(|_| anyone)).map(|c| (c.1, c.2.clone()));
-        let joiner_name = self.ctx.name_of(&joiner);
+        let joiner_name = ctx.name_of(&joiner);
         match chosen {
             Some((donor, name)) => {
-                self.ctx.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
-                self.recovery.transfers.choices.retain(|c| c.joiner != joiner);
-                self.recovery.transfers.choices.truncate(CHOICES_MAX - 1);
-                self.recovery.transfers.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
-                self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
+                ctx.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
+                self.choices.retain(|c| c.joiner != joiner);
+                self.choices.truncate(CHOICES_MAX - 1);
+                self.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
+                ctx.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
-                let known = |n: &&str| self.ctx.raft.membership().by_name(n).is_some();
+                let known = |n: &&str| ctx.raft.membership().by_name(n).is_some();
                 let (code, text) = if !anyone && !names.iter().any(known) {
                     (UNREACHABLE, format!("no member is named {donor}: correct wsrep_sst_donor"))
                 } else {
                     (AGAIN, "no member is Synced and free to donate".to_string())
                 };
-                self.tell(joiner, &refusal(code, &text));
+                ctx.tell(joiner, &refusal(code, &text));
             }
         }
     }
 
-    pub(in crate::member) fn asked_to_donate(
+    pub(in crate::member) fn on_donate(
         &mut self,
+        ctx: &mut Context,
+        own: Standing,
         joiner: MemberId,
-        at_least: Seqno,
-        position: Seqno,
-        request: Bytes,
+        wanted: Wanted,
     ) {
-        let view_uuid = self.view_uuid_of(&joiner);
-        if self.recovery.transfers.donations.iter().any(|d| d.joiner == joiner && d.view_uuid == view_uuid) {
-            return self.tell(joiner, &accepted());
+        let Wanted { at_least, position, request } = wanted;
+        let view_uuid = ctx.peers.view_uuid_of(&joiner);
+        if self.donations.iter().any(|d| d.joiner == joiner && d.view_uuid == view_uuid) {
+            return ctx.tell(joiner, &accepted());
         }
-        let free = self.is_synced_but_for_hold() || self.local_state() == LocalState::Joined;
-        if !free || self.roster.leave.has_begun() {
-            return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
+        let free = own.synced_but_for_hold || own.state == LocalState::Joined;
+        if !free || own.leaving {
+            return ctx.tell(joiner, &refusal(AGAIN, "the donor is busy"));
         }
-        if self.is_held_back_below(&self.ctx.me.id, at_least) {
-            return self.tell(joiner, &refusal(AGAIN, HELD_BACK));
+        if is_held_back_below(ctx, own, &ctx.me.id, at_least) {
+            return ctx.tell(joiner, &refusal(AGAIN, HELD_BACK));
         }
-        self.recovery.transfers.donation_ids += 1;
-        let id = self.recovery.transfers.donation_ids;
-        self.recovery.transfers.donations.push(Donation {
+        self.donation_ids += 1;
+        let id = self.donation_ids;
+        self.donations.push(Donation {
             id,
             joiner,
             view_uuid,
@@ -288,30 +305,26 @@ impl Member {
             request,
             handed_over: false,
         });
-        self.tell(joiner, &accepted());
+        ctx.tell(joiner, &accepted());
     }
 
-    /// Whether a member is under an apply hold before this seqno, so that it has not begun a donation that needs it.
-    fn is_held_back_below(&self, id: &MemberId, seqno: Seqno) -> bool {
-        self.health_of(id).is_some_and(|health| health.held_back && health.delivered < seqno)
-    }
-
-    fn view_uuid_of(&self, id: &MemberId) -> Option<ViewUuid> {
-        self.ctx.peers.get(id).map(|peer| peer.hello.view_uuid)
-    }
-
-    /// The front end's server has sent its state, or failed to.
-    pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
-        let Some(at) = self.recovery.transfers.donations.iter().position(|d| d.id == id) else { return };
-        let donation = self.recovery.transfers.donations.remove(at);
-        let name = self.ctx.name_of(&donation.joiner);
+    /// The front end's server has sent its state, or failed to. Returns whether that donation was under way.
+    pub(in crate::member) fn donation_done(
+        &mut self,
+        ctx: &mut Context,
+        id: u64,
+        result: Result<Gtid, i32>,
+    ) -> bool {
+        let Some(at) = self.donations.iter().position(|d| d.id == id) else { return false };
+        let donation = self.donations.remove(at);
+        let name = ctx.name_of(&donation.joiner);
         let message = match result {
             Ok(gtid) => {
-                self.ctx.log(Level::Info, format!("state sent to {name} up to {gtid}"));
+                ctx.log(Level::Info, format!("state sent to {name} up to {gtid}"));
                 NodeMessage::Donated { code: 0, gtid, text: String::new() }
             }
             Err(code) => {
-                self.ctx.log(
+                ctx.log(
                     Level::Warn,
                     format!("sending state to {name} failed with {code}; see the script's output"),
                 );
@@ -319,24 +332,27 @@ impl Member {
             }
         };
         // A restarted joiner waits for another answer.
-        if self
-            .view_uuid_of(&donation.joiner)
-            .is_none_or(|view_uuid| donation.view_uuid.is_none_or(|of| of == view_uuid))
-        {
-            self.tell(donation.joiner, &message);
+        let view_uuid = ctx.peers.view_uuid_of(&donation.joiner);
+        if view_uuid.is_none_or(|view_uuid| donation.view_uuid.is_none_or(|of| of == view_uuid)) {
+            ctx.tell(donation.joiner, &message);
         }
-        if let ConnectionState::Running { primary, .. } = self.ctx.connection {
-            self.ctx.connection = ConnectionState::Running { primary, synced: false };
-        }
+        true
     }
 
     /// Handles an answer to this member's request.
-    pub(in crate::member) fn donated(&mut self, from: MemberId, code: i32, gtid: Gtid, text: String) {
-        let name = self.ctx.name_of(&from);
-        let again = self.ctx.now + ASK_AGAIN;
-        let view_uuid = self.view_uuid_of(&from);
-        let no_donor = self.recovery.transfers.bypass >= 0 && !self.somebody_may_donate();
-        let Some(pending) = &mut self.recovery.transfers.request else { return };
+    pub(in crate::member) fn on_donated(
+        &mut self,
+        ctx: &mut Context,
+        from: MemberId,
+        code: i32,
+        gtid: Gtid,
+        text: String,
+    ) {
+        let name = ctx.name_of(&from);
+        let again = ctx.now + ASK_AGAIN;
+        let view_uuid = ctx.peers.view_uuid_of(&from);
+        let no_donor = self.bypass >= 0 && !ctx.somebody_may_donate();
+        let Some(pending) = &mut self.request else { return };
         // While a donation is under way, only its donor's answers count: two overlapping transfers would corrupt the
         // state.
         if pending.donor_id.is_some_and(|donor| donor != from) {
@@ -347,12 +363,12 @@ impl Member {
                 pending.ask_at = None;
                 pending.donor_id = Some(from);
                 pending.donor_view_uuid = view_uuid;
-                self.ctx.log(Level::Info, format!("{name} donates"));
+                ctx.log(Level::Info, format!("{name} donates"));
             }
-            0 => self.ctx.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
-            AGAIN if no_donor && self.ctx.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
-                self.recovery.transfers.request = None;
-                self.ctx.deliver(Delivery::StateFailed(format!(
+            0 => ctx.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
+            AGAIN if no_donor && ctx.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
+                self.request = None;
+                ctx.deliver(Delivery::StateFailed(format!(
                     "for {} s there was no Synced member to confirm that this one may go on by its log: this server \
                      ends. After a restart it goes on by its log if there is still none",
                     CONFIRMATION_TIMEOUT / 1_000_000
@@ -361,23 +377,23 @@ impl Member {
             AGAIN => {
                 pending.ask_at = Some(again);
                 pending.donor_id = None;
-                self.ctx.log(Level::Info, format!("no donor yet ({text}): asks again"));
+                ctx.log(Level::Info, format!("no donor yet ({text}): asks again"));
             }
             _ => {
-                self.recovery.transfers.request = None;
-                self.ctx.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
+                self.request = None;
+                ctx.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
             }
         }
     }
 
     /// A peer's connection ended. If its transfer had begun, the stream breaks, which the own server's script notices;
     /// otherwise another donor is asked.
-    pub(in crate::member) fn donor_may_be_gone(&mut self, id: MemberId) {
-        self.recovery.transfers.donations.retain(|d| d.handed_over || d.joiner != id);
+    pub(in crate::member) fn donor_may_be_gone(&mut self, now: Micros, id: MemberId) {
+        self.donations.retain(|d| d.handed_over || d.joiner != id);
         // The donor's script may go on although the connection broke: two overlapping transfers would corrupt the
         // state.
-        let timeout = self.ctx.now + DONOR_TIMEOUT;
-        if let Some(pending) = &mut self.recovery.transfers.request
+        let timeout = now + DONOR_TIMEOUT;
+        if let Some(pending) = &mut self.request
             && pending.donor_id == Some(id)
         {
             pending.ask_at = Some(timeout);
@@ -385,57 +401,29 @@ impl Member {
     }
 
     /// A peer is connected (again).
-    pub(in crate::member) fn donor_is_back(&mut self, id: MemberId) {
-        let view_uuid = self.view_uuid_of(&id);
-        if let Some(pending) = &mut self.recovery.transfers.request
+    pub(in crate::member) fn donor_is_back(&mut self, ctx: &mut Context, id: MemberId) {
+        let view_uuid = ctx.peers.view_uuid_of(&id);
+        if let Some(pending) = &mut self.request
             && pending.donor_id == Some(id)
         {
             if pending.donor_view_uuid == view_uuid {
                 pending.ask_at = None;
             } else {
-                pending.ask_at = Some(self.ctx.now);
+                pending.ask_at = Some(ctx.now);
                 pending.donor_id = None;
             }
         }
-        if self.recovery.transfers.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
-            self.tell(id, &accepted());
+        if self.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
+            ctx.tell(id, &accepted());
         }
     }
+}
 
-    /// The server has received its state, or failed to.
-    pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
-        self.recovery.transfers.request = None;
-        let ConnectionState::NeedState { primary } = self.ctx.connection else { return };
-        let gtid = match result {
-            Ok(gtid) if gtid.is_defined() => gtid,
-            Ok(_) => {
-                return self.fail("the state transfer ended without a position: start this server again");
-            }
-            Err(code) => {
-                return self.fail(&format!("the state transfer failed ({code}): see the SST script's lines"));
-            }
-        };
-        let history = self.ctx.raft.tail_state().history;
-        if gtid.uuid != history {
-            return self
-                .fail(&format!("the state that was received is of history {}, not {history}", gtid.uuid));
-        }
-        let bases: Vec<lockstep_core::snapshot::StateSnapshot> =
-            self.ctx.raft.segment_bases().cloned().collect();
-        match self.deliverer.start(&bases, self.ctx.raft.committed_state(), gtid.seqno) {
-            Ok(()) => {
-                self.ctx.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
-                self.ctx.connection = ConnectionState::Running { primary, synced: false };
-                self.recovery.votes.begin(
-                    gtid.seqno,
-                    self.ctx.raft.last_index(),
-                    self.recovery.transfers.bypass != gtid.seqno,
-                );
-                // The server finds the donor's last view in the transferred state.
-                self.roster.views_shown.primary_seen();
-            }
-            Err(text) => self.fail(&text),
-        }
+/// Whether a member is under an apply hold before this seqno, so that it has not begun a donation that needs it.
+fn is_held_back_below(ctx: &Context, own: Standing, id: &MemberId, seqno: Seqno) -> bool {
+    match *id == ctx.me.id {
+        true => ctx.has_held_server() && own.delivered < seqno,
+        false => ctx.peers.health_of(id).is_some_and(|health| health.held_back && health.delivered < seqno),
     }
 }
 
@@ -445,4 +433,73 @@ fn accepted() -> NodeMessage {
 
 fn refusal(code: i32, text: &str) -> NodeMessage {
     NodeMessage::Donated { code, gtid: Gtid::UNDEFINED, text: text.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effect::Effect;
+    use crate::member::harness::context;
+    use crate::wire::FRAME_NODE;
+    use lockstep_core::Uuid;
+
+    const JOINER: MemberId = Uuid([9; 16]);
+
+    fn standing(delivered: Seqno) -> Standing {
+        let state = LocalState::Synced;
+        Standing { state, synced_but_for_hold: true, leaving: false, delivered, delivering: true }
+    }
+
+    fn wanted(at_least: Seqno) -> Wanted {
+        Wanted { at_least, position: SEQNO_UNDEFINED, request: Bytes::from_static(b"sst") }
+    }
+
+    /// The codes of the answers sent to the joiner, and the donations handed to the server.
+    fn outcome(ctx: &mut Context) -> (Vec<i32>, usize) {
+        let (mut effects, mut deliveries) = (Vec::new(), Vec::new());
+        ctx.out.take(&mut effects, &mut deliveries);
+        let code = |effect: Effect| match effect {
+            Effect::Send { to: JOINER, kind: FRAME_NODE, payload } => {
+                match NodeMessage::from_bytes(payload.concat().into()) {
+                    Ok(NodeMessage::Donated { code, .. }) => Some(code),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        let donations = deliveries.iter().filter(|d| matches!(d, Delivery::Donate { .. })).count();
+        (effects.into_iter().filter_map(code).collect(), donations)
+    }
+
+    #[test]
+    fn repeated_request_makes_one_donation() {
+        let (mut ctx, mut transfers) = (context(), Transfers::default());
+        let seqno = ctx.raft.committed_state().seqno;
+        for _ in 0..2 {
+            transfers.on_donate(&mut ctx, standing(seqno), JOINER, wanted(seqno));
+        }
+        transfers.step(&mut ctx, standing(seqno));
+        transfers.step(&mut ctx, standing(seqno));
+        assert_eq!(outcome(&mut ctx), (vec![ACCEPTED, ACCEPTED], 1));
+    }
+
+    #[test]
+    fn donation_begins_once_its_seqno_is_delivered() {
+        let (mut ctx, mut transfers) = (context(), Transfers::default());
+        let seqno = ctx.raft.committed_state().seqno;
+        transfers.on_donate(&mut ctx, standing(seqno - 1), JOINER, wanted(seqno));
+        transfers.step(&mut ctx, standing(seqno - 1));
+        assert_eq!(outcome(&mut ctx).1, 0);
+        transfers.step(&mut ctx, standing(seqno));
+        assert_eq!(outcome(&mut ctx).1, 1);
+    }
+
+    #[test]
+    fn leaving_donor_refuses() {
+        let (mut ctx, mut transfers) = (context(), Transfers::default());
+        let own = Standing { leaving: true, ..standing(1) };
+        transfers.on_donate(&mut ctx, own, JOINER, wanted(1));
+        assert_eq!(outcome(&mut ctx).0, [AGAIN]);
+        assert!(!transfers.is_donating());
+    }
 }

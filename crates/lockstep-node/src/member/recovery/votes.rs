@@ -7,14 +7,17 @@
 //!
 //! Every member has all outcomes in its own log. A member that replays an entry finds its outcome there.
 
+use crate::api::Level;
 use crate::api::{Delivery, LocalState, VoteReply};
 use crate::effect::Effect;
+use crate::member::context::Context;
+use crate::member::facts::Standing;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::{Level, Member, Micros, NodeMessage};
 use crate::wire::FRAME_NODE;
+use crate::wire::NodeMessage;
 use lockstep_core::raft::WriteOp;
 use lockstep_core::vote::{Opinion, SUCCESS, VoteOutcome, winner};
-use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, Seqno};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often an opinion is sent or requested again, until there is an outcome.
@@ -68,7 +71,7 @@ impl Votes {
     }
 
     /// Remembers an outcome found in the log at start.
-    pub(crate) fn remember(&mut self, entry: &Entry) {
+    pub(in crate::member) fn remember(&mut self, entry: &Entry) {
         if entry.kind == EntryKind::Outcome
             && let Ok(outcome) = VoteOutcome::from_payload(entry.payload())
         {
@@ -110,7 +113,7 @@ impl Votes {
     }
 
     /// This member's result for `seqno` was judged before.
-    pub(crate) fn found_before(&mut self, seqno: Seqno) {
+    pub(in crate::member) fn found_before(&mut self, seqno: Seqno) {
         self.judged_before.insert(seqno);
     }
 
@@ -119,143 +122,136 @@ impl Votes {
     }
 }
 
-impl Member {
+impl Votes {
     /// This member's server could not apply `seqno`. The reply gets whether the other members' results agree, possibly
     /// much later.
-    pub(crate) fn vote(&mut self, seqno: Seqno, opinion: Opinion, text: String, reply: VoteReply) {
-        if let Some(outcome) = self.recovery.votes.committed_outcome(seqno, self.ctx.raft.deliverable()) {
+    pub(in crate::member) fn vote(
+        &mut self,
+        ctx: &mut Context,
+        own: Standing,
+        seqno: Seqno,
+        opinion: Opinion,
+        text: String,
+        reply: VoteReply,
+    ) {
+        if let Some(outcome) = self.committed_outcome(seqno, ctx.raft.deliverable()) {
             let same = outcome.winner == opinion;
             if same {
-                self.recovery.votes.failures.insert(seqno, true);
+                self.failures.insert(seqno, true);
             }
             reply.answer(same);
             return;
         }
-        if self.roster.leave.has_begun()
-            || self.recovery.votes.open.len() >= OPEN_MAX
-            || !self.ctx.connection.is_connected()
-        {
+        if own.leaving || self.open.len() >= OPEN_MAX || !ctx.connection.is_connected() {
             return reply.none();
         }
         let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
-        self.ctx.log(
+        ctx.log(
             Level::Info,
             format!("seqno {seqno} cannot be applied here ({opinion:016x}: {text}): the members vote on it"),
         );
-        self.recovery.votes.open.insert(seqno, Open { opinion, text, reply, sent_at: None });
-        self.votes_step();
+        self.open.insert(seqno, Open { opinion, text, reply, sent_at: None });
+        self.step(ctx, own);
     }
 
     /// Ends all votes: this member leaves, or has failed.
-    pub(in crate::member) fn end_votes(&mut self) {
-        for open in std::mem::take(&mut self.recovery.votes.open).into_values() {
+    pub(in crate::member) fn end(&mut self) {
+        for open in std::mem::take(&mut self.open).into_values() {
             open.reply.none();
         }
-        self.recovery.votes.polls.clear();
+        self.polls.clear();
     }
 
     /// A member reports its result.
     pub(in crate::member) fn on_opinion(
         &mut self,
+        ctx: &mut Context,
         from: MemberId,
         seqno: Seqno,
         opinion: Opinion,
         text: &str,
     ) {
-        let known = self.recovery.votes.outcomes.contains_key(&seqno);
-        if !self.ctx.raft.is_leader() || known || seqno > self.ctx.raft.tail_state().seqno {
+        let known = self.outcomes.contains_key(&seqno);
+        if !ctx.raft.is_leader() || known || seqno > ctx.raft.tail_state().seqno {
             return;
         }
-        let in_view = self.ctx.raft.committed_state().view.position(&from).is_some();
-        let polls = &mut self.recovery.votes.polls;
+        let in_view = ctx.raft.committed_state().view.position(&from).is_some();
+        let polls = &mut self.polls;
         if !in_view || (polls.len() >= POLLS_MAX && !polls.contains_key(&seqno)) {
             return;
         }
-        let fresh = || Poll { opinions: BTreeMap::new(), began: self.ctx.now, asked_at: None };
+        let fresh = || Poll { opinions: BTreeMap::new(), began: ctx.now, asked_at: None };
         let poll = polls.entry(seqno).or_insert_with(fresh);
         // A member's result does not change.
         if poll.opinions.insert(from, opinion).is_none() && opinion != SUCCESS {
             let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
-            let name = self.ctx.name_of(&from);
-            self.ctx
-                .log(Level::Info, format!("{name} could not apply seqno {seqno} ({opinion:016x}: {text})"));
+            let name = ctx.name_of(&from);
+            ctx.log(Level::Info, format!("{name} could not apply seqno {seqno} ({opinion:016x}: {text})"));
         }
     }
 
     /// The leader asks for this member's result. A member that has not applied the entry does not answer, and is asked
     /// again.
-    pub(in crate::member) fn on_opinion_request(&mut self, from: MemberId, seqno: Seqno) {
-        if self.ctx.raft.leader() != Some(from) || self.ctx.finished() < seqno {
+    pub(in crate::member) fn on_opinion_request(&mut self, ctx: &mut Context, from: MemberId, seqno: Seqno) {
+        if ctx.raft.leader() != Some(from) || ctx.finished() < seqno {
             return;
         }
-        if !self.recovery.votes.open.contains_key(&seqno)
-            && self.recovery.votes.committed_outcome(seqno, self.ctx.raft.deliverable()).is_none()
+        if !self.open.contains_key(&seqno) && self.committed_outcome(seqno, ctx.raft.deliverable()).is_none()
         {
             let text = String::new();
-            self.tell(from, &NodeMessage::Opinion { seqno, opinion: SUCCESS, text });
+            ctx.tell(from, &NodeMessage::Opinion { seqno, opinion: SUCCESS, text });
         }
     }
 
     /// At the end of a round: acts on outcomes, sends opinions; the leader asks and decides.
-    pub(in crate::member) fn votes_step(&mut self) {
-        self.examine_outcomes();
-        self.send_opinions();
-        if self.recovery.votes.polls.is_empty() {
+    pub(in crate::member) fn step(&mut self, ctx: &mut Context, own: Standing) {
+        self.examine_outcomes(ctx);
+        self.send_opinions(ctx);
+        if self.polls.is_empty() {
             return;
         }
-        if !self.ctx.raft.is_leader() {
-            self.recovery.votes.polls.clear();
+        if !ctx.raft.is_leader() {
+            self.polls.clear();
             return;
         }
         // Outcomes appended in the last round are in the log now.
-        let outcomes = &self.recovery.votes.outcomes;
-        self.recovery.votes.polls.retain(|seqno, _| !outcomes.contains_key(seqno));
-        for seqno in self.recovery.votes.polls.keys().copied().collect::<Vec<_>>() {
-            self.poll(seqno);
+        let outcomes = &self.outcomes;
+        self.polls.retain(|seqno, _| !outcomes.contains_key(seqno));
+        for seqno in self.polls.keys().copied().collect::<Vec<_>>() {
+            self.poll(ctx, own, seqno);
         }
     }
 
-    fn send_opinions(&mut self) {
-        let (now, leader) = (self.ctx.now, self.ctx.raft.leader());
-        let Some(leader) = leader.filter(|_| !self.recovery.votes.open.is_empty()) else { return };
+    fn send_opinions(&mut self, ctx: &mut Context) {
+        let (now, leader) = (ctx.now, ctx.raft.leader());
+        let Some(leader) = leader.filter(|_| !self.open.is_empty()) else { return };
         let due = |open: &Open| open.sent_at.is_none_or(|at| now >= at + REPEAT_INTERVAL);
         let tell: Vec<_> = self
-            .recovery
-            .votes
             .open
             .iter_mut()
             .filter(|(_, open)| due(open))
             .map(|(seqno, open)| {
                 open.sent_at = Some(now);
-                NodeMessage::Opinion { seqno: *seqno, opinion: open.opinion, text: open.text.clone() }
+                (*seqno, open.opinion, open.text.clone())
             })
             .collect();
-        for message in tell {
-            self.tell(leader, &message);
+        for (seqno, opinion, text) in tell {
+            if leader == ctx.me.id {
+                self.on_opinion(ctx, leader, seqno, opinion, &text);
+            } else {
+                ctx.tell(leader, &NodeMessage::Opinion { seqno, opinion, text });
+            }
         }
     }
 
-    /// The members whose opinion on `seqno` counts: in the view, with the state, connected, and soon to apply it. A
-    /// member under an apply hold may take hours, while the failed member blocks its commit order.
-    fn electorate(&self, seqno: Seqno) -> Vec<MemberId> {
-        let has_state = |id: &MemberId| match *id == self.ctx.me.id {
-            true => matches!(self.local_state(), LocalState::Joined | LocalState::Synced | LocalState::Donor),
-            false => self.ctx.peers.get(id).and_then(|p| p.health).is_some_and(|h| h.has_state && !h.leaving),
-        };
-        let held = |id: &MemberId| self.health_of(id).is_some_and(|h| h.held_back && h.finished < seqno);
-        let database = |id: &MemberId| self.ctx.raft.membership().get(id).is_some_and(|m| !m.arbitrator);
-        let view = &self.ctx.raft.committed_state().view;
-        view.members.iter().map(|m| m.id).filter(|id| has_state(id) && database(id) && !held(id)).collect()
-    }
-
-    fn poll(&mut self, seqno: Seqno) {
-        let (now, me) = (self.ctx.now, self.ctx.me.id);
-        if self.ctx.finished() >= seqno && !self.recovery.votes.open.contains_key(&seqno) {
-            self.on_opinion(me, seqno, SUCCESS, "");
+    fn poll(&mut self, ctx: &mut Context, own: Standing, seqno: Seqno) {
+        let (now, me) = (ctx.now, ctx.me.id);
+        if ctx.finished() >= seqno && !self.open.contains_key(&seqno) {
+            self.on_opinion(ctx, me, seqno, SUCCESS, "");
         }
-        let electorate = self.electorate(seqno);
-        let enough = self.ctx.tuning.vote_policy;
-        let Some(poll) = self.recovery.votes.polls.get_mut(&seqno) else { return };
+        let electorate = electorate(ctx, own, seqno);
+        let enough = ctx.tuning.vote_policy;
+        let Some(poll) = self.polls.get_mut(&seqno) else { return };
         let silent: Vec<MemberId> =
             electorate.iter().filter(|id| !poll.opinions.contains_key(*id)).copied().collect();
         let late = now >= poll.began + TIMEOUT && 2 * poll.opinions.len() > electorate.len();
@@ -265,60 +261,59 @@ impl Member {
                 poll.asked_at = Some(now);
                 let payload = NodeMessage::AskOpinion { seqno }.to_bytes();
                 for to in silent.into_iter().filter(|id| *id != me) {
-                    self.ctx.out.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![payload.clone()] });
+                    ctx.out.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![payload.clone()] });
                 }
             }
             return;
         };
         let opinions = poll.opinions.iter().map(|(id, opinion)| (*id, *opinion)).collect();
         let outcome = VoteOutcome { seqno, winner, opinions };
-        if self.ctx.raft.append_control(now, EntryKind::Outcome, outcome.to_payload()).is_ok() {
-            self.recovery.votes.polls.remove(&seqno);
+        if ctx.raft.append_control(now, EntryKind::Outcome, outcome.to_payload()).is_ok() {
+            self.polls.remove(&seqno);
         }
     }
 
     /// Acts on newly committed outcomes.
-    fn examine_outcomes(&mut self) {
-        if !matches!(self.ctx.connection, ConnectionState::Running { .. }) {
+    fn examine_outcomes(&mut self, ctx: &mut Context) {
+        if !matches!(ctx.connection, ConnectionState::Running { .. }) {
             return;
         }
-        let upto = self.ctx.raft.deliverable();
-        if upto > self.recovery.votes.examined {
+        let upto = ctx.raft.deliverable();
+        if upto > self.examined {
             let fresh: Vec<VoteOutcome> = self
-                .recovery
-                .votes
                 .outcomes
                 .values()
-                .filter(|(index, _)| *index > self.recovery.votes.examined && *index <= upto)
+                .filter(|(index, _)| *index > self.examined && *index <= upto)
                 .map(|(_, outcome)| outcome.clone())
                 .collect();
-            self.recovery.votes.examined = upto;
+            self.examined = upto;
             for outcome in fresh {
-                self.outcome(&outcome);
+                self.outcome(ctx, &outcome);
             }
         }
         // As of the round's beginning: an opinion on a seqno arrives before the seqno finishes, so by now it has been
         // received.
-        let finished = self.ctx.finished.at_round();
-        while let Some((&seqno, &same)) =
-            self.recovery.votes.failures.first_key_value().filter(|(s, _)| **s <= finished)
-        {
-            self.recovery.votes.failures.remove(&seqno);
-            if !same && !self.recovery.votes.judged_before.contains(&seqno) {
-                let gtid = self.gtid_text(seqno);
-                self.inconsistent(format!(
-                    "Vote 0 (success) on {gtid} is inconsistent with group. Leaving cluster. The others could not apply \
+        let finished = ctx.finished.at_round();
+        while let Some((&seqno, &same)) = self.failures.first_key_value().filter(|(s, _)| **s <= finished) {
+            self.failures.remove(&seqno);
+            if !same && !self.judged_before.contains(&seqno) {
+                let gtid = gtid_text(ctx, seqno);
+                inconsistent(
+                    ctx,
+                    format!(
+                        "Vote 0 (success) on {gtid} is inconsistent with group. Leaving cluster. The others could not apply \
                      it: this member's data differed before"
-                ));
+                    ),
+                );
             }
         }
     }
 
-    fn outcome(&mut self, outcome: &VoteOutcome) {
+    fn outcome(&mut self, ctx: &mut Context, outcome: &VoteOutcome) {
         let VoteOutcome { seqno, winner, opinions } = outcome;
         let mut said: BTreeMap<Opinion, Vec<String>> = BTreeMap::new();
         for (id, opinion) in opinions {
-            said.entry(*opinion).or_default().push(self.ctx.name_of(id));
+            said.entry(*opinion).or_default().push(ctx.name_of(id));
         }
         let what = |opinion: Opinion| match opinion {
             SUCCESS => "success".to_string(),
@@ -327,45 +322,61 @@ impl Member {
         let said: Vec<String> =
             said.iter().map(|(o, names)| format!("{}: {}", what(*o), names.join(", "))).collect();
         let text = format!("vote on seqno {seqno}: {} counts ({})", what(*winner), said.join("; "));
-        self.ctx.log(Level::Info, text);
-        match self.recovery.votes.open.remove(seqno) {
+        ctx.log(Level::Info, text);
+        match self.open.remove(seqno) {
             Some(open) => {
                 let same = open.opinion == *winner;
-                if same && *winner != SUCCESS && self.ctx.finished() < *seqno {
-                    self.recovery.votes.failures.insert(*seqno, true);
+                if same && *winner != SUCCESS && ctx.finished() < *seqno {
+                    self.failures.insert(*seqno, true);
                 }
                 // No thread waits for the answer any more.
                 if !open.reply.answer(same) && !same {
-                    let text = self.minority_text(*seqno);
-                    self.inconsistent(text);
+                    let text = minority_text(ctx, *seqno);
+                    inconsistent(ctx, text);
                 }
             }
             // This member's own result may have arrived in this very round, with the outcome already in its log.
             None if *winner != SUCCESS => {
-                self.recovery.votes.failures.entry(*seqno).or_insert(false);
+                self.failures.entry(*seqno).or_insert(false);
             }
             None => {}
         }
     }
+}
 
-    fn gtid_text(&self, seqno: Seqno) -> String {
-        format!("{}:{seqno}", self.ctx.raft.tail_state().history)
-    }
+/// The members whose opinion on `seqno` counts: in the view, with the state, connected, and soon to apply it. A
+/// member under an apply hold may take hours, while the failed member blocks its commit order.
+fn electorate(ctx: &Context, own: Standing, seqno: Seqno) -> Vec<MemberId> {
+    let has_state = |id: &MemberId| match *id == ctx.me.id {
+        true => matches!(own.state, LocalState::Joined | LocalState::Synced | LocalState::Donor),
+        false => ctx.peers.get(id).and_then(|p| p.health).is_some_and(|h| h.has_state && !h.leaving),
+    };
+    let held = |id: &MemberId| match *id == ctx.me.id {
+        true => ctx.has_held_server() && ctx.finished() < seqno,
+        false => ctx.peers.health_of(id).is_some_and(|h| h.held_back && h.finished < seqno),
+    };
+    let database = |id: &MemberId| ctx.raft.membership().get(id).is_some_and(|m| !m.arbitrator);
+    let view = &ctx.raft.committed_state().view;
+    view.members.iter().map(|m| m.id).filter(|id| has_state(id) && database(id) && !held(id)).collect()
+}
 
-    /// The error of a member whose failure no majority shares.
-    fn minority_text(&self, seqno: Seqno) -> String {
-        let gtid = self.gtid_text(seqno);
-        format!(
-            "Inconsistency detected: Inconsistent by consensus on {gtid}: the other members applied it, this server \
-             could not"
-        )
-    }
+fn gtid_text(ctx: &Context, seqno: Seqno) -> String {
+    format!("{}:{seqno}", ctx.raft.tail_state().history)
+}
 
-    /// This member's data differ from the others'. The front end stops using them and makes this member leave.
-    fn inconsistent(&mut self, text: String) {
-        self.ctx.log(Level::Error, text.clone());
-        self.ctx.deliver(Delivery::Inconsistent(text));
-    }
+/// The error of a member whose failure no majority shares.
+fn minority_text(ctx: &Context, seqno: Seqno) -> String {
+    let gtid = gtid_text(ctx, seqno);
+    format!(
+        "Inconsistency detected: Inconsistent by consensus on {gtid}: the other members applied it, this server \
+         could not"
+    )
+}
+
+/// This member's data differ from the others'. The front end stops using them and makes this member leave.
+fn inconsistent(ctx: &mut Context, text: String) {
+    ctx.log(Level::Error, text.clone());
+    ctx.deliver(Delivery::Inconsistent(text));
 }
 
 #[cfg(test)]

@@ -42,7 +42,9 @@ fn failure_reported_in_round_of_outcome_agrees() {
             let own = fails(&mut lab, 0, seqno);
             assert_eq!(own.wait(Duration::ZERO), Some(Vote::Agreed));
         }
-        lab.nodes[0].member.votes_step();
+        let member = &mut lab.nodes[0].member;
+        let own = member.standing();
+        member.recovery.votes.step(&mut member.ctx, own);
         lab.nodes[0].finished.store(seqno, Ordering::Release);
         lab.run(100_000);
         assert_eq!(lab.logged("is inconsistent with group"), !reported);

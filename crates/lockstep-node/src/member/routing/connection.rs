@@ -1,22 +1,21 @@
 //! The states of a member from "not connected" to "Synced", and the views and notices that its server gets on the way.
 
-use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
+use crate::api::Level;
+use crate::api::{ConnectArgs, Delivery, NodeError, ViewInfo, ViewStatus};
 use crate::effect::Effect;
+use crate::member::Member;
+use crate::member::membership::branch::in_present_history;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::membership::views_shown::PositionView;
+use crate::member::membership::wait_text::{is_of_another_log, missing};
 use crate::member::recovery::in_doubt::{Doubt, absent_text};
-use crate::member::{Level, Member, Micros};
-use crate::wire::Hello;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
-use lockstep_core::{Gtid, Uuid};
+use lockstep_core::{Gtid, MemberId, Micros, Uuid};
 
 /// After this many election timeouts without a leader, the server gets a non-Primary view.
 const LEADERLESS_TIMEOUTS: Micros = 4;
 /// After this long without connections to a majority, the server gets a non-Primary view.
 const CUT_OFF_TIMEOUT: Micros = 300_000;
-/// A member is Synced if its server is at most this many seqnos behind.
-const SYNCED_WITHIN: i64 = 1024;
 /// How often a member logs that it waits for a primary component.
 const LOG_INTERVAL: Micros = 10_000_000;
 
@@ -72,8 +71,7 @@ impl Member {
         self.ctx.raft.set_view_member(own);
         self.ctx.me.incarnation += 1;
         self.ctx.raft.renew(self.ctx.me.incarnation);
-        self.delivery.submissions.renew();
-        self.delivery.low_water_mark.reset();
+        self.delivery.renew();
         self.roster.leave.reset();
         self.roster.health_reports.reset();
         self.roster.views_shown.connect(view_uuid);
@@ -110,7 +108,7 @@ impl Member {
     /// without it: under Galera's library, or it was restored from a backup. Its position stays meaningless, even once
     /// the log has reached it. If no other member has a log, no member has the state either.
     fn compare_with_log(&mut self, args: &mut ConnectArgs) -> Result<(), NodeError> {
-        args.position = self.in_present_history(args.position);
+        args.position = in_present_history(&self.ctx, args.position);
         let (position, tail) = (args.position, self.ctx.raft.tail_state());
         if !position.is_defined() || (position.uuid == tail.history && position.seqno <= tail.seqno) {
             return Ok(());
@@ -140,14 +138,15 @@ impl Member {
             ConnectionState::NeedState { primary } => self.quorum_step(primary),
             ConnectionState::Running { primary, .. } => {
                 self.quorum_step(primary);
-                self.sync_step();
+                let donating = self.recovery.transfers.is_donating();
+                self.roster.sync.step(&mut self.ctx, &mut self.delivery, donating);
             }
         }
     }
 
     fn connecting(&mut self, mut args: ConnectArgs, until: Micros, log_at: Micros) {
         // The member may have begun a branch since the connect began.
-        args.position = self.in_present_history(args.position);
+        args.position = in_present_history(&self.ctx, args.position);
         let state = self.ctx.raft.committed_state();
         let me = state
             .view
@@ -155,7 +154,7 @@ impl Member {
             .iter()
             .position(|m| m.id == self.ctx.me.id && m.view_uuid == self.ctx.me.view_uuid);
         let Some(my_index) = me.filter(|_| self.ctx.raft.deliverable() >= state.index) else {
-            let missing = self.missing();
+            let missing = missing(&self.ctx);
             return self.still_connecting(args, until, log_at, &missing);
         };
         let doubt = args.in_doubt.filter(|_| args.position.uuid == state.history);
@@ -226,16 +225,16 @@ impl Member {
                  member took over, and what this member had committed ahead of it is kept in lockstep.rescue.*.log",
                 position.seqno, gap.before, gap.after
             ))
-        } else if let Some(why) = self.is_of_another_log(position, args.log, &bases) {
+        } else if let Some(why) = is_of_another_log(&self.ctx, position, args.log, &bases) {
             Some(why)
         } else {
-            self.deliverer.start(&bases, self.ctx.raft.committed_state(), position.seqno).err()
+            self.delivery.feed.start(&bases, self.ctx.raft.committed_state(), position.seqno).err()
         };
         self.recovery.transfers.set_bypass(None);
         match why {
-            None if args.by_donor && !founded && self.somebody_may_donate() => {
+            None if args.by_donor && !founded && self.ctx.somebody_may_donate() => {
                 // The run only checked that the log reaches back far enough.
-                self.deliverer.stop();
+                self.delivery.feed.stop();
                 self.recovery.transfers.set_bypass(Some(position.seqno));
                 self.ctx.log(
                     Level::Info,
@@ -249,7 +248,7 @@ impl Member {
                 self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
                 self.recovery.votes.begin(position.seqno, self.ctx.raft.last_index(), false);
                 if !founded {
-                    self.deliverer.announce_at_start();
+                    self.delivery.feed.announce_at_start();
                 }
             }
             Some(why) => {
@@ -257,40 +256,6 @@ impl Member {
                 self.ctx.connection = ConnectionState::NeedState { primary: true };
                 self.ctx.deliver(Delivery::StateNeeded { bypass: false });
             }
-        }
-    }
-
-    /// Why the database's transactions up to this position may differ from this log's, if they may.
-    ///
-    /// A log founded on data with a history reassigns the seqnos after its beginning. A member that arrives without a
-    /// log, at a position of that history beyond the beginning, may have the first owner's transactions there. An
-    /// example is a member of Galera's cluster that had more than the founder of this one. A log with a history of its
-    /// own has no such predecessor.
-    fn is_of_another_log(
-        &self,
-        position: Gtid,
-        opened_with: Uuid,
-        bases: &[StateSnapshot],
-    ) -> Option<String> {
-        let state = self.ctx.raft.committed_state();
-        let has_own_history = state.log_id.is_nil() || state.log_id == state.history;
-        if has_own_history || opened_with == state.log_id || self.ctx.me.arbitrator {
-            return None;
-        }
-        let beginning = bases.first().filter(|base| base.index == 0).map(|base| base.seqno);
-        match beginning {
-            Some(seqno) if position.seqno <= seqno => None,
-            Some(seqno) => Some(format!(
-                "the database is at seqno {}, but this cluster was founded on data at seqno {seqno} and has assigned \
-                 the later seqnos itself: this database may have them from the cluster before it (for a restored \
-                 backup of this cluster, see docs/restore.md)",
-                position.seqno
-            )),
-            None => Some(format!(
-                "the database is at seqno {}, which it may have reached in the cluster on whose data this one was \
-                 founded, not with this cluster's log (for a restored backup of this cluster, see docs/restore.md)",
-                position.seqno
-            )),
         }
     }
 
@@ -308,117 +273,6 @@ impl Member {
         }
     }
 
-    pub(in crate::member) fn somebody_may_donate(&self) -> bool {
-        self.ctx
-            .peers
-            .values()
-            .any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.state == LocalState::Synced))
-    }
-
-    /// The members for which a connecting member waits, and those with which it cannot talk.
-    fn missing(&self) -> String {
-        match self.ctx.peers.unlike() {
-            Some(why) => format!("{}. {why}", self.wait_text()),
-            None => self.wait_text(),
-        }
-    }
-
-    fn wait_text(&self) -> String {
-        let membership = self.ctx.raft.membership();
-        if membership.members.is_empty() {
-            return match self.ctx.peers.len() {
-                0 if self.ctx.peers.unlike().is_some() => {
-                    "nobody at the addresses of wsrep_cluster_address can be talked to".into()
-                }
-                0 => "nobody answers at the addresses of wsrep_cluster_address; start the first member with \
-                      --wsrep-new-cluster"
-                    .into(),
-                _ => self.nobody_founded(),
-            };
-        }
-        let missing: Vec<String> = membership
-            .voters()
-            .filter(|id| *id != self.ctx.me.id && !self.ctx.peers.contains_key(id))
-            .map(|id| self.ctx.name_of(&id))
-            .collect();
-        if !missing.is_empty() {
-            let text = format!("not connected: {}; a majority of the voters is needed", missing.join(", "));
-            return match self.back_without_their_logs() {
-                Some(names) => format!(
-                    "{text}. Connected, but back without the logs that they had: {names}. They cannot vote on what they \
-                     have lost; where no more of the voters can be started, docs/operating.md, No majority, says how this \
-                     member goes on"
-                ),
-                None => text,
-            };
-        }
-        // The other logs may list voters added after this log's end.
-        let others: Vec<String> =
-            membership.voters().filter(|id| *id != self.ctx.me.id).map(|id| self.ctx.name_of(&id)).collect();
-        // Connected but silent: the process may be stopped, or the machine gone.
-        let silent = membership.voters().filter(|id| *id != self.ctx.me.id && !self.ctx.responds(id));
-        let silent: Vec<String> = silent.map(|id| self.ctx.name_of(&id)).collect();
-        let voters = others.len() + usize::from(membership.is_voter(&self.ctx.me.id));
-        if voters - silent.len() < membership.majority() {
-            return format!(
-                "connected, but nothing has come for a while from {}; a majority of the voters is needed",
-                silent.join(", ")
-            );
-        }
-        match others.is_empty() {
-            true => "an election is under way".into(),
-            false => format!(
-                "connected to {}, none leads yet: an election is under way, or they wait for other members (see their \
-                 error logs and status)",
-                others.join(", ")
-            ),
-        }
-    }
-
-    /// The wait report of a member without a log, connected only to members that do not let it in.
-    fn nobody_founded(&self) -> String {
-        let names = |of: &[&crate::member::membership::peers::Peer]| {
-            of.iter().map(|p| p.hello.name.as_str()).collect::<Vec<_>>().join(", ")
-        };
-        let (known, unknown): (Vec<_>, Vec<_>) =
-            self.ctx.peers.values().partition(|p| p.hello.last_index > 0);
-        if known.is_empty() {
-            let at = match &self.ctx.connection {
-                ConnectionState::Connecting { args, .. } if args.position.is_defined() => {
-                    format!(" (this one's data are at {})", args.position)
-                }
-                _ => String::new(),
-            };
-            return format!(
-                "connected to {}, but nobody has a log, and so there is no cluster yet: found it on the member with the \
-                 highest position{at}. Stop that one, set safe_to_bootstrap to 1 in its grastate.dat, and start it with \
-                 --wsrep-new-cluster; the others join it",
-                names(&unknown)
-            );
-        }
-        format!(
-            "this member has no log, and {}, whose logs it could get, {} no leader: their error logs and `lockstep \
-             status` say for which members they wait. Start those; where they are gone for good, docs/operating.md, \
-             No majority",
-            names(&known),
-            if known.len() == 1 { "has" } else { "have" }
-        )
-    }
-
-    /// The names of voters that are back under another identity, because their logs are damaged or lost.
-    fn back_without_their_logs(&self) -> Option<String> {
-        let membership = self.ctx.raft.membership();
-        let is_back = |m: &&MemberInfo| {
-            let same = |hello: &Hello| hello.name == m.name && hello.address == m.address;
-            m.role.votes()
-                && m.id != self.ctx.me.id
-                && !self.ctx.peers.contains_key(&m.id)
-                && self.ctx.peers.values().any(|p| same(&p.hello) && membership.get(&p.hello.id).is_none())
-        };
-        let names: Vec<&str> = membership.members.iter().filter(is_back).map(|m| m.name.as_str()).collect();
-        (!names.is_empty()).then(|| names.join(", "))
-    }
-
     /// What a member without a primary component waits for; or what the commits of one in a primary component wait for.
     pub(crate) fn waits_for(&self) -> Option<String> {
         let waits = match self.ctx.connection {
@@ -426,7 +280,11 @@ impl Member {
             ConnectionState::NeedState { primary } | ConnectionState::Running { primary, .. } => !primary,
             _ => false,
         };
-        if waits { Some(self.missing()) } else { self.ack_wait_report() }
+        if waits {
+            Some(missing(&self.ctx))
+        } else {
+            self.admin.reports.ack_wait_report(&self.ctx, &self.delivery.submissions)
+        }
     }
 
     /// Shows the server a non-Primary view after a time without quorum, and a Primary view when the quorum is back.
@@ -444,8 +302,8 @@ impl Member {
         let timeout =
             if cut_off { CUT_OFF_TIMEOUT } else { LEADERLESS_TIMEOUTS * self.ctx.raft.election_timeout() };
         if primary && self.ctx.now.saturating_sub(since) >= timeout {
-            self.ctx.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
-            self.wake_all(false);
+            self.ctx.log(Level::Warn, format!("the majority is lost: non-Primary ({})", missing(&self.ctx)));
+            self.delivery.wake_all(&mut self.ctx, false);
             // A server in a state transfer, or before its first view, must not get this view.
             self.roster.views_shown.forget_minority();
             self.roster.sync.majority_lost();
@@ -461,26 +319,12 @@ impl Member {
 
     /// Shows the members that are present without a majority, whenever they change.
     fn show_minority(&mut self) {
-        if !self.deliverer.is_shown() {
+        if !self.delivery.feed.is_shown() {
             return;
         }
-        let info = self.view_without_quorum();
+        let info = self.delivery.feed.view_without_quorum(&self.ctx);
         if self.roster.views_shown.minority_changes(&info.members) {
             self.ctx.deliver(Delivery::View { info, in_log: false });
-        }
-    }
-
-    pub(crate) fn view_without_quorum(&self) -> ViewInfo {
-        let mut members = vec![self.ctx.own_view_member()];
-        let last = self.deliverer.view();
-        members.extend(last.members.iter().filter(|m| self.ctx.responds(&m.id)).cloned());
-        ViewInfo {
-            gtid: Gtid { uuid: self.ctx.raft.tail_state().history, seqno: self.deliverer.delivered() },
-            before: self.deliverer.delivered(),
-            number: -1,
-            status: ViewStatus::NonPrimary,
-            members,
-            my_index: Some(0),
         }
     }
 
@@ -493,116 +337,122 @@ impl Member {
             }
             _ => {
                 self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
-                match self.deliverer.is_running() {
-                    true => self.show_position(),
+                match self.delivery.feed.is_running() {
+                    true => self.delivery.feed.show_position(&mut self.ctx, &mut self.roster.views_shown),
                     // The run is repeating from further back: show the view at its end.
-                    false => self.deliverer.announce_at_start(),
+                    false => self.delivery.feed.announce_at_start(),
                 }
             }
         }
     }
 
-    /// Shows a Primary view at exactly the delivered position: see `ViewsShown::position`.
-    pub(in crate::member) fn show_position(&mut self) {
-        let view = self.deliverer.view().clone();
-        let own = self.ctx.own_view_member();
-        let deliverer = &self.deliverer;
-        let PositionView { members, my_index, settle } =
-            self.roster.views_shown.position(&view, own, |uuid| deliverer.has_streams_of(uuid));
-        let info = ViewInfo {
-            gtid: Gtid { uuid: self.ctx.raft.tail_state().history, seqno: self.deliverer.delivered() },
-            before: self.deliverer.delivered(),
-            number: view.number as i64,
-            status: ViewStatus::Primary,
-            members,
-            my_index: Some(my_index),
-        };
-        let settled = settle.then(|| ViewInfo { members: view.members.clone(), ..info.clone() });
+    /// Begins an orderly leave.
+    pub(crate) fn disconnect(&mut self) {
+        if self.ctx.connection != ConnectionState::Idle && self.roster.leave.begin(self.ctx.now) {
+            self.delivery.wake_all(&mut self.ctx, false);
+            self.recovery.votes.end();
+        }
+    }
+
+    /// Whether a leave is under way: `Effect::Left` is still to come.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.roster.leave.is_under_way()
+    }
+
+    /// Leaves for good because the server cannot go on, for example because its data differ. The leave is orderly, so
+    /// that the others do not miss its vote.
+    pub(crate) fn give_up(&mut self, text: &str) {
+        if !matches!(self.ctx.connection, ConnectionState::Running { .. }) {
+            return self.fail(text);
+        }
+        self.roster.leave.give_up(text);
+        self.disconnect();
+    }
+
+    /// Advances an orderly leave, and ends the connections when its steps are done.
+    pub(in crate::member) fn leave_step(&mut self) {
+        if !self.roster.leave.is_under_way() {
+            return;
+        }
+        let own = self.standing();
+        if !self.roster.leave.step(&mut self.ctx, own) {
+            return;
+        }
+        let info = ViewInfo::disconnected(self.delivery.feed.view_without_quorum(&self.ctx).gtid);
+        self.delivery.wake_all(&mut self.ctx, true);
         self.ctx.deliver(Delivery::View { info, in_log: false });
-        if let Some(info) = settled {
+        if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
+            let given_up = self.roster.leave.take_given_up();
+            self.ctx.connection = given_up.map_or(ConnectionState::Idle, ConnectionState::Failed);
+        }
+        self.delivery.feed.stop();
+        self.roster.sync.left();
+        self.recovery.transfers.end();
+        self.forget_peers();
+        self.ctx.out.push(Effect::Left);
+    }
+
+    /// The server has received its state, or failed to.
+    pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
+        let confirmed = self.recovery.transfers.end_request();
+        let ConnectionState::NeedState { primary } = self.ctx.connection else { return };
+        let gtid = match result {
+            Ok(gtid) if gtid.is_defined() => gtid,
+            Ok(_) => {
+                return self.fail("the state transfer ended without a position: start this server again");
+            }
+            Err(code) => {
+                return self.fail(&format!("the state transfer failed ({code}): see the SST script's lines"));
+            }
+        };
+        let history = self.ctx.raft.tail_state().history;
+        if gtid.uuid != history {
+            return self
+                .fail(&format!("the state that was received is of history {}, not {history}", gtid.uuid));
+        }
+        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
+        if let Err(text) = self.delivery.feed.start(&bases, self.ctx.raft.committed_state(), gtid.seqno) {
+            return self.fail(&text);
+        }
+        self.ctx.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
+        self.ctx.connection = ConnectionState::Running { primary, synced: false };
+        let copied = confirmed != Some(gtid.seqno);
+        self.recovery.votes.begin(gtid.seqno, self.ctx.raft.last_index(), copied);
+        // The server finds the donor's last view in the transferred state.
+        self.roster.views_shown.primary_seen();
+    }
+
+    /// The log cannot supply what the database lacks, and a running server cannot take a state transfer. The front end
+    /// gives up its position and ends the process, so that the next start takes a state transfer.
+    pub(in crate::member) fn needs_state(&mut self, text: &str) {
+        let text = format!("{text}: a state transfer is needed; start this server again");
+        self.ctx.deliver(Delivery::StateFailed(text.clone()));
+        if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
+            self.fail(&text);
+            self.recovery.ending.needs_state(self.ctx.now, &text);
+        }
+    }
+
+    /// Fails for good: logs the reason, refuses everything and leaves.
+    pub(crate) fn fail(&mut self, text: &str) {
+        if matches!(self.ctx.connection, ConnectionState::Failed(_)) {
+            return;
+        }
+        self.ctx.log(Level::Error, text.to_string());
+        self.delivery.wake_all(&mut self.ctx, true);
+        self.recovery.votes.end();
+        if let ConnectionState::Connecting { .. } = self.ctx.connection {
+            self.ctx.out.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
+        }
+        if self.delivery.feed.is_shown() {
+            let info = self.delivery.feed.view_without_quorum(&self.ctx);
             self.ctx.deliver(Delivery::View { info, in_log: false });
         }
-    }
-
-    /// The lag at which a Desynced member is Synced again: well within `apply.lag_limit`, however low, so that a steady
-    /// lag does not make the member alternate.
-    fn near_enough(&self) -> i64 {
-        SYNCED_WITHIN.min((self.ctx.tuning.lag_limit / 2) as i64)
-    }
-
-    /// Marks the member Synced once caught up. Beyond the lag limit it is Desynced, so that proxies avoid it, until it
-    /// has caught up again.
-    fn sync_step(&mut self) {
-        let ConnectionState::Running { primary: true, synced } = self.ctx.connection else { return };
-        let lag = self.ctx.lag_of(self.ctx.finished());
-        if synced && self.delivery.apply_holds.is_holding() {
-            // The server has all that its apply hold permits; `lagging` shows the rest to others.
-            self.roster.sync.set_lagging(self.roster.sync.is_lagging() || lag > 0);
-            return;
-        }
-        if synced {
-            // The apply hold is open again: the member catches up normally.
-            let was_lagging = self.roster.sync.is_lagging();
-            if was_lagging && self.ctx.is_held_back() && lag <= SYNCED_WITHIN {
-                // Only the entries that became old enough were missing: no change of state for the server.
-                self.roster.sync.set_lagging(lag > 0);
-            } else if was_lagging {
-                self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
-            } else if lag > self.ctx.tuning.lag_limit as i64 {
-                self.roster.sync.set_lagging(true);
-                self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
-                self.ctx.log(
-                    Level::Warn,
-                    format!("behind by {lag} transactions: Desynced until it has caught up"),
-                );
-            }
-            return;
-        }
-        let has_its_part = self.delivery.apply_holds.is_holding()
-            && self.deliverer.is_running()
-            && self.ctx.finished() >= self.deliverer.delivered();
-        let caught_up = has_its_part
-            || self.deliverer.is_running()
-                && self.deliverer.next_index() + SYNCED_WITHIN as u64 > self.ctx.raft.commit()
-                && self.roster.sync.reaches_connect(self.deliverer.delivered())
-                && self.deliverer.view().position(&self.ctx.me.id).is_some()
-                && self.ctx.raft.seqnos_between(self.ctx.finished(), self.deliverer.delivered())
-                    <= SYNCED_WITHIN
-                && (!self.roster.sync.is_lagging() || self.ctx.is_held_back() || lag <= self.near_enough());
-        // Other members see a server that is held back by choice as Desynced.
-        if caught_up && self.roster.sync.may_notify() && !self.recovery.transfers.is_donating() {
-            if self.roster.sync.notify() {
-                self.warn_if_still_voter();
-            }
-            // Caught up for its server, but still Desynced for other members.
-            self.roster.sync.set_lagging(self.delivery.apply_holds.is_holding() && lag > 0);
-            self.report_progress(true);
-            self.ctx.connection = ConnectionState::Running { primary: true, synced: true };
-            self.ctx.deliver(Delivery::Synced);
-        } else {
-            self.report_progress(false);
-        }
-    }
-
-    /// Reports the progress towards Synced, if due; `synced`: for the last time.
-    fn report_progress(&mut self, synced: bool) {
-        let finished = self.ctx.finished();
-        let Some(from) = self.delivery.catching_up.report(self.ctx.now, finished, synced) else { return };
-        let (total, done) = (self.ctx.lag_of(from), self.ctx.raft.seqnos_between(from, finished));
-        if total > 0 {
-            self.ctx.out.push(Effect::Progress { total, done: done.min(total) });
-        }
-    }
-
-    /// Logs if a member that is configured as a replica is still a voter, because its server was not shut down cleanly.
-    fn warn_if_still_voter(&mut self) {
-        if self.ctx.raft.membership().is_voter(&self.ctx.me.id) && !self.ctx.me.wants_vote {
-            self.ctx.log(
-                Level::Warn,
-                "this member votes, and may lead, though its options say member.vote=no (or pc.weight=0): it voted when its server \
-                 was lost, was promoted, or has founded the cluster. It votes no more once its server has been stopped in order \
-                 and started again",
-            );
+        self.ctx.deliver(Delivery::Failed(text.to_string()));
+        self.ctx.connection = ConnectionState::Failed(text.to_string());
+        let ids: Vec<MemberId> = self.ctx.peers.keys().copied().collect();
+        for id in ids {
+            self.ctx.out.push(Effect::Drop(id));
         }
     }
 }

@@ -1,0 +1,144 @@
+//! For people: for which members a connecting member waits, and why a database's position may not count.
+
+use crate::member::context::Context;
+use crate::member::membership::connection_state::ConnectionState;
+use crate::member::membership::peers::Peer;
+use crate::wire::Hello;
+use lockstep_core::members::MemberInfo;
+use lockstep_core::snapshot::StateSnapshot;
+use lockstep_core::{Gtid, Uuid};
+
+/// The members for which a connecting member waits, and those with which it cannot talk.
+pub(in crate::member) fn missing(ctx: &Context) -> String {
+    match ctx.peers.unlike() {
+        Some(why) => format!("{}. {why}", wait_text(ctx)),
+        None => wait_text(ctx),
+    }
+}
+
+fn wait_text(ctx: &Context) -> String {
+    let membership = ctx.raft.membership();
+    if membership.members.is_empty() {
+        return match ctx.peers.len() {
+            0 if ctx.peers.unlike().is_some() => {
+                "nobody at the addresses of wsrep_cluster_address can be talked to".into()
+            }
+            0 => "nobody answers at the addresses of wsrep_cluster_address; start the first member with \
+                  --wsrep-new-cluster"
+                .into(),
+            _ => nobody_founded(ctx),
+        };
+    }
+    let missing: Vec<String> = membership
+        .voters()
+        .filter(|id| *id != ctx.me.id && !ctx.peers.contains_key(id))
+        .map(|id| ctx.name_of(&id))
+        .collect();
+    if !missing.is_empty() {
+        let text = format!("not connected: {}; a majority of the voters is needed", missing.join(", "));
+        return match back_without_their_logs(ctx) {
+            Some(names) => format!(
+                "{text}. Connected, but back without the logs that they had: {names}. They cannot vote on what they \
+                 have lost; where no more of the voters can be started, docs/operating.md, No majority, says how this \
+                 member goes on"
+            ),
+            None => text,
+        };
+    }
+    // The other logs may list voters added after this log's end.
+    let others: Vec<String> =
+        membership.voters().filter(|id| *id != ctx.me.id).map(|id| ctx.name_of(&id)).collect();
+    // Connected but silent: the process may be stopped, or the machine gone.
+    let silent = membership.voters().filter(|id| *id != ctx.me.id && !ctx.responds(id));
+    let silent: Vec<String> = silent.map(|id| ctx.name_of(&id)).collect();
+    let voters = others.len() + usize::from(membership.is_voter(&ctx.me.id));
+    if voters - silent.len() < membership.majority() {
+        return format!(
+            "connected, but nothing has come for a while from {}; a majority of the voters is needed",
+            silent.join(", ")
+        );
+    }
+    match others.is_empty() {
+        true => "an election is under way".into(),
+        false => format!(
+            "connected to {}, none leads yet: an election is under way, or they wait for other members (see their \
+             error logs and status)",
+            others.join(", ")
+        ),
+    }
+}
+
+/// The wait report of a member without a log, connected only to members that do not let it in.
+fn nobody_founded(ctx: &Context) -> String {
+    let names = |of: &[&Peer]| of.iter().map(|p| p.hello.name.as_str()).collect::<Vec<_>>().join(", ");
+    let (known, unknown): (Vec<_>, Vec<_>) = ctx.peers.values().partition(|p| p.hello.last_index > 0);
+    if known.is_empty() {
+        let at = match &ctx.connection {
+            ConnectionState::Connecting { args, .. } if args.position.is_defined() => {
+                format!(" (this one's data are at {})", args.position)
+            }
+            _ => String::new(),
+        };
+        return format!(
+            "connected to {}, but nobody has a log, and so there is no cluster yet: found it on the member with the \
+             highest position{at}. Stop that one, set safe_to_bootstrap to 1 in its grastate.dat, and start it with \
+             --wsrep-new-cluster; the others join it",
+            names(&unknown)
+        );
+    }
+    format!(
+        "this member has no log, and {}, whose logs it could get, {} no leader: their error logs and `lockstep \
+         status` say for which members they wait. Start those; where they are gone for good, docs/operating.md, \
+         No majority",
+        names(&known),
+        if known.len() == 1 { "has" } else { "have" }
+    )
+}
+
+/// The names of voters that are back under another identity, because their logs are damaged or lost.
+fn back_without_their_logs(ctx: &Context) -> Option<String> {
+    let membership = ctx.raft.membership();
+    let is_back = |m: &&MemberInfo| {
+        let same = |hello: &Hello| hello.name == m.name && hello.address == m.address;
+        m.role.votes()
+            && m.id != ctx.me.id
+            && !ctx.peers.contains_key(&m.id)
+            && ctx.peers.values().any(|p| same(&p.hello) && membership.get(&p.hello.id).is_none())
+    };
+    let names: Vec<&str> = membership.members.iter().filter(is_back).map(|m| m.name.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// Why the database's transactions up to this position may differ from this log's, if they may.
+///
+/// A log founded on data with a history reassigns the seqnos after its beginning. A member that arrives without a
+/// log, at a position of that history beyond the beginning, may have the first owner's transactions there. An
+/// example is a member of Galera's cluster that had more than the founder of this one. A log with a history of its
+/// own has no such predecessor.
+pub(in crate::member) fn is_of_another_log(
+    ctx: &Context,
+    position: Gtid,
+    opened_with: Uuid,
+    bases: &[StateSnapshot],
+) -> Option<String> {
+    let state = ctx.raft.committed_state();
+    let has_own_history = state.log_id.is_nil() || state.log_id == state.history;
+    if has_own_history || opened_with == state.log_id || ctx.me.arbitrator {
+        return None;
+    }
+    let beginning = bases.first().filter(|base| base.index == 0).map(|base| base.seqno);
+    match beginning {
+        Some(seqno) if position.seqno <= seqno => None,
+        Some(seqno) => Some(format!(
+            "the database is at seqno {}, but this cluster was founded on data at seqno {seqno} and has assigned \
+             the later seqnos itself: this database may have them from the cluster before it (for a restored \
+             backup of this cluster, see docs/restore.md)",
+            position.seqno
+        )),
+        None => Some(format!(
+            "the database is at seqno {}, which it may have reached in the cluster on whose data this one was \
+             founded, not with this cluster's log (for a restored backup of this cluster, see docs/restore.md)",
+            position.seqno
+        )),
+    }
+}
