@@ -207,7 +207,10 @@ impl Member {
         self.dispatch_own();
         self.forced_bootstrap_step();
         self.majority_step();
-        self.admin.barrier.step(&mut self.ctx);
+        self.admin.barrier.own_wait_step(&mut self.ctx);
+        // The running barrier counts this member as well, so its report comes first.
+        self.dispatch_own();
+        self.admin.barrier.running_step(&mut self.ctx);
         self.dispatch_own();
     }
 
@@ -290,10 +293,11 @@ impl Member {
         }
     }
 
-    /// Takes Raft's outputs once. Returns whether there were any.
+    /// Takes Raft's outputs once. Returns whether there were any that may cause new ones.
     fn drain_raft(&mut self) -> bool {
         let outputs = self.ctx.raft.drain(self.ctx.now);
-        let some = !outputs.is_empty();
+        // New limits alone give Raft no input, so they need no further drain.
+        let some = outputs.iter().any(|output| !matches!(output, Output::Commit { .. }));
         let mut diverged = false;
         let mut last_write = 0;
         let mut renamed = false;

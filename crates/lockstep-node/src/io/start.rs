@@ -100,9 +100,9 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
         engine.remember(entry);
     }
 
-    let reactor = make_reactor(&config, engine.introduction().to_bytes(), seed, tls)?;
     let listen = Address::parse(&config.listen, DEFAULT_PORT)
         .map_err(|e| NodeError::Setup(format!("the listen address {} is wrong: {e}", config.listen)))?;
+    let reactor = make_reactor(&config, engine.introduction().to_bytes(), seed, tls)?;
     let introduction = engine.introduction();
     let (history, log_id) = (introduction.history, introduction.log_id);
     let histories = engine.own_histories();

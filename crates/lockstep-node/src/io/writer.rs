@@ -211,6 +211,8 @@ impl<D: Disk> Writer<D> {
                     sync_at = None;
                     reads.push((whom, from, max_bytes));
                 }
+                // A failed log is not touched any more: what its memory says of the files may be wrong.
+                LogJob::Trim(_) if self.failed => {}
                 LogJob::Trim(limits) => trim(&mut self.log, limits, &mut done),
                 LogJob::Hint(index) => {
                     self.hint = index;
@@ -478,6 +480,43 @@ mod tests {
             jobs.send(LogJob::Stop).unwrap();
             thread.join().unwrap();
             assert!(told.recv_timeout(LONG).is_err(), "no word after it");
+        }
+    }
+
+    #[test]
+    fn failed_log_is_not_trimmed() {
+        let all = TrimLimits {
+            below: Index::MAX,
+            wanted: Index::MAX,
+            flushed: Index::MAX,
+            keep_bytes: 0,
+            older_than: u64::MAX,
+            max_bytes: 0,
+        };
+        for fails in [false, true] {
+            let disk = MemDisk::new();
+            let (jobs, told, thread) = on(&disk);
+            for ticket in 1..=3 {
+                let mut job = write(ticket, false);
+                let LogJob::Write { op, .. } = &mut job else { unreachable!() };
+                let uuid = lockstep_core::Uuid([1; 16]);
+                let base = StateSnapshot::genesis(uuid, 0, lockstep_core::members::Membership::default());
+                let base = StateSnapshot { index: ticket - 1, term: u64::from(ticket > 1), ..base };
+                op.roll = (ticket > 1).then(|| Box::new(base));
+                jobs.send(job).unwrap();
+                assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(_))));
+            }
+            if fails {
+                disk.fail_sync(1);
+                jobs.send(write(4, false)).unwrap();
+                assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Failed(_))));
+                disk.clear_faults();
+            }
+            jobs.send(LogJob::Trim(all)).unwrap();
+            jobs.send(LogJob::Stop).unwrap();
+            thread.join().unwrap();
+            let trimmed = told.try_iter().any(|done| matches!(done, LogDone::Trimmed { .. }));
+            assert_eq!(trimmed, !fails);
         }
     }
 

@@ -220,8 +220,8 @@ impl Barrier {
         }
     }
 
-    /// Handles timeouts, arrival and lost connections.
-    pub(in crate::member) fn step(&mut self, ctx: &mut Context) {
+    /// The part of a member that waits at a barrier: handles arrival, timeout, and the loss of the barrier's leader.
+    pub(in crate::member) fn own_wait_step(&mut self, ctx: &mut Context) {
         if let Some(own_wait) = &self.own_wait {
             let (by, id) = (own_wait.by, own_wait.id);
             let here = by == ctx.me.id || ctx.peers.contains_key(&by);
@@ -241,10 +241,10 @@ impl Barrier {
                 ctx.tell_operator(by, OperatorMessage::Standing { id });
             }
         }
-        self.running_step(ctx);
     }
 
-    fn running_step(&mut self, ctx: &mut Context) {
+    /// The part of the member that runs a barrier: handles reports and timeouts.
+    pub(in crate::member) fn running_step(&mut self, ctx: &mut Context) {
         let Some(running) = &mut self.running else { return };
         let (token, id, began) = (running.token, running.id, running.began);
         let late = ctx.now.saturating_sub(began) > ARRIVAL_TIMEOUT;

@@ -144,3 +144,20 @@ fn barrier_leaves_out_lagging_member_under_apply_hold() {
     lab.run(2_000_000);
     assert_eq!(all(ask(&mut lab, 0, Command::Hold)).len(), 3);
 }
+
+/// A stalled member finds its own arrival and the timeout in the same round. The arrival counts first.
+#[test]
+fn barrier_counts_own_late_arrival_before_timeout() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[0].database_hangs = true;
+    write_for(&mut lab, 20);
+    let token = lab.command(0, Command::Hold);
+    // The others arrive; this member's database hangs.
+    lab.run(1_000_000);
+    let target = finished(&lab)[1];
+    assert!(finished(&lab)[0] < target);
+    lab.nodes[0].finished.store(target, Ordering::Release);
+    lab.now += 600_000;
+    let answer = lab.answer(token);
+    assert!(answer.ok && answer.seconds > 1.5, "{answer:?}");
+}
