@@ -10,6 +10,7 @@ use lockstep_core::policy::PolicyKind;
 use lockstep_core::{Index, MemberId, Seqno};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The machines that ever had an entry, a bit for each.
 #[derive(Clone, Copy, Default, Debug)]
@@ -25,6 +26,8 @@ pub(super) struct Judge {
     /// Members that were ever in a committed membership. Acks of others do not count under `semisync`: the next leader may
     /// not know them.
     joined: BTreeSet<MemberId>,
+    /// By commit index: the memberships in force for the member that was the first to count up to there.
+    counted: BTreeMap<Index, Vec<Arc<Membership>>>,
     /// The meaning of each seqno, the same on all members.
     meanings: BTreeMap<Seqno, Meaning>,
     /// The seqno of each write that passed.
@@ -47,6 +50,11 @@ impl Judge {
     /// A membership is committed.
     pub(super) fn joins(&mut self, membership: &Membership) {
         self.joined.extend(membership.members.iter().map(|member| member.id));
+    }
+
+    /// A member is the first to count entries up to this index as committed, while these memberships are in force for it.
+    pub(super) fn counts(&mut self, to: Index, memberships: &[Arc<Membership>]) {
+        self.counted.insert(to, memberships.to_vec());
     }
 
     /// A member has an entry on its disk now.
@@ -142,12 +150,13 @@ impl Judge {
         let mut states: Vec<Rules> = vec![before.clone()];
         states.extend(knows.book.memory.rules(index).1.filter(|rules| rules.after <= to).cloned());
         // A membership change is in force when it is appended, before it is committed: it applies to earlier entries.
-        for node in [knows, &nodes[at]] {
-            let last = states.last().cloned();
-            let tail = node.process.as_ref().map(|p| p.node.raft().tail_state().membership.clone());
-            if let (Some(last), Some(membership)) = (last, tail) {
-                states.push(Rules { membership: (*membership).clone(), ..last });
-            }
+        // Whoever counted the entry first may have a change that this member has yet to receive.
+        let counted = self.counted.range(index..).next().map(|(_, memberships)| memberships);
+        let tail = |node: &Node| node.process.as_ref().map(|p| p.node.raft().tail_state().membership.clone());
+        let tails = [knows, &nodes[at]].into_iter().filter_map(tail);
+        for membership in counted.into_iter().flatten().cloned().chain(tails) {
+            let last = states.last().cloned().unwrap_or_else(|| before.clone());
+            states.push(Rules { membership: (*membership).clone(), ..last });
         }
         let fallen_back = self.fallen_back.iter().any(|(at, upto)| index <= *upto && had.disk & 1 << at != 0);
         let met =
@@ -163,10 +172,10 @@ impl Judge {
                 ),
             });
         }
-        // Any elected leader has what a majority has.
+        // Any elected leader has what a majority has, and what somebody has counted as committed.
         let voters: Vec<MemberId> = before.membership.voters().collect();
-        let durable =
-            voters.iter().filter(|id| has(nodes, id, had.disk)).count() >= before.membership.majority();
+        let durable = counted.is_some()
+            || voters.iter().filter(|id| has(nodes, id, had.disk)).count() >= before.membership.majority();
         self.answered.insert(mark, (seqno, !durable));
         if durable {
             self.durable = self.durable.max(seqno);

@@ -309,6 +309,9 @@ impl World {
                 };
                 membership.voters().filter(holds).count()
             };
+            if commit > history.committed() {
+                self.judge.counts(commit, memberships);
+            }
             history.commits(&witness, before, commit, on_disk)?;
             if self.counters.events.is_multiple_of(8) {
                 history.folds(id, process.node.raft().committed_state())?;
