@@ -89,7 +89,13 @@ impl World {
                 self.write_begins(at, op, &mut memberships)?;
             }
         }
-        self.leads_and_commits(at, id, life, (term_before, term), leads, commit, &memberships)?;
+        // Taken out for the check, which also changes the world around it.
+        if let Some(mut history) = self.history.take() {
+            let terms = (term_before, term);
+            let checked = self.check_commits(&mut history, at, id, life, terms, leads, commit, &memberships);
+            self.history = Some(history);
+            checked?;
+        }
         let mut left = false;
         for output in outputs {
             match output {
@@ -260,23 +266,6 @@ impl World {
     }
 
     #[allow(clippy::too_many_arguments, reason = "what the member was before and after its round")]
-    fn leads_and_commits(
-        &mut self,
-        at: usize,
-        id: MemberId,
-        life: u64,
-        terms: (Term, Term),
-        leads: bool,
-        commit: Index,
-        memberships: &[Arc<Membership>],
-    ) -> Check {
-        let Some(mut history) = self.history.take() else { return Ok(()) };
-        let checked = self.check_commits(&mut history, at, id, life, terms, leads, commit, memberships);
-        self.history = Some(history);
-        checked
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "as its caller")]
     fn check_commits(
         &mut self,
         history: &mut History,
@@ -328,7 +317,7 @@ impl World {
         Ok(())
     }
 
-    /// What is said must be on the disk.
+    /// A message may only announce state that is on the disk.
     fn may_say(&mut self, at: usize, to: &MemberId, message: &Message) -> Check {
         let node = &mut self.nodes[at];
         let Some(history) = &mut self.history else { return Ok(()) };
