@@ -24,7 +24,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// What a process is started with.
+/// The settings that a process starts with.
 pub struct Setup {
     /// The member's introduction. Its id and incarnation come from the log.
     pub hello: Hello,

@@ -194,7 +194,7 @@ impl History {
         }
     }
 
-    /// The same for whole members, which number their proposals themselves: who made one is not checked.
+    /// The same for whole members. They number their proposals themselves, so the proposer is not checked.
     pub fn of_members(genesis: StateSnapshot, promises: bool) -> History {
         History { proposals_unknown: true, ..History::new(genesis, promises) }
     }

@@ -16,7 +16,7 @@ fn said(payload: &(dyn Any + Send)) -> &str {
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a text")
 }
 
-/// What a thread does at the moment. The two threads may swap: see [`crate::io::role_swap`].
+/// A thread's present work. The two threads may swap: see [`crate::io::role_swap`].
 pub(crate) enum Role {
     Node(Box<Runtime>),
     Log(LogJobs),

@@ -211,7 +211,7 @@ impl<D: Disk> Writer<D> {
                     sync_at = None;
                     reads.push((whom, from, max_bytes));
                 }
-                // A failed log is not touched any more: what its memory says of the files may be wrong.
+                // A failed log is not touched any more: its state in memory may not match its files.
                 LogJob::Trim(_) if self.failed => {}
                 LogJob::Trim(limits) => trim(&mut self.log, limits, &mut done),
                 LogJob::Hint(index) => {

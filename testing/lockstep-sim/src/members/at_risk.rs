@@ -55,7 +55,7 @@ impl AtRisk {
         Ok(())
     }
 
-    /// All databases are equal: what is committed is not at risk, and the rest is lost.
+    /// All databases are equal: committed entries are not at risk, and the others are lost.
     pub(super) fn settle(&mut self) {
         self.entries.clear();
     }

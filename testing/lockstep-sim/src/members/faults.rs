@@ -260,7 +260,7 @@ impl World {
         let until = self.now + self.rng.between(20 * MS, longest);
         self.nodes[at].paused_until = self.nodes[at].paused_until.max(until);
         self.say(at, format_args!("stands still for {} ms", (until - self.now) / MS));
-        // What was to happen before happens then.
+        // Events that were due earlier happen then.
         if let Some(process) = &mut self.nodes[at].process {
             process.woken = false;
         }

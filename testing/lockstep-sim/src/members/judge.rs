@@ -172,7 +172,7 @@ impl Judge {
                 ),
             });
         }
-        // Any elected leader has what a majority has, and what somebody has counted as committed.
+        // Any elected leader has the entries of a majority, and those that a member has counted as committed.
         let voters: Vec<MemberId> = before.membership.voters().collect();
         let durable = counted.is_some()
             || voters.iter().filter(|id| has(nodes, id, had.disk)).count() >= before.membership.majority();

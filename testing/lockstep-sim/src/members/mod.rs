@@ -59,7 +59,7 @@ fn zone_of(at: usize, zones: usize) -> u8 {
 enum Event {
     /// A frame arrives on a connection.
     Frame { from: usize, to: usize, link: u64, kind: u8, payload: Bytes },
-    /// A repeated frame arrives, whatever has become of its connection.
+    /// A repeated frame arrives, even if its connection has ended.
     Late { from: usize, to: usize, lives: (u64, u64), kind: u8, payload: Bytes },
     /// A process handles its inputs.
     Round { at: usize, life: u64 },
@@ -73,7 +73,7 @@ enum Event {
     Down { at: usize, peer: usize, link: u64 },
     /// Connections are made.
     Connect,
-    /// The operator looks at what is lost.
+    /// The operator checks for lost members and data.
     Operate,
     /// Clients write and read.
     Clients { round: u64 },

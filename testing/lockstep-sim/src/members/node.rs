@@ -77,7 +77,7 @@ pub(super) enum Fate {
 /// A machine.
 pub(super) struct Node {
     pub(super) id: MemberId,
-    /// Earlier identities, and what their disks held when they ended.
+    /// Earlier identities, and the contents of their disks when they ended.
     pub(super) former: Vec<(MemberId, LogCopy)>,
     pub(super) fate: Fate,
     pub(super) hello: Hello,

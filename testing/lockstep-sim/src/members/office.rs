@@ -1,4 +1,4 @@
-//! Elections and the time in office of one process: whom it has heard of, and what it may do for that.
+//! Elections and the time in office of one process: the members that it has heard of, and the actions that this permits.
 
 use crate::fallback::Fallback;
 use crate::history::{Check, hold};

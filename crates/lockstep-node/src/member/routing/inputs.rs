@@ -158,7 +158,7 @@ impl Member {
         }
     }
 
-    /// The commands under way, and what they need.
+    /// The commands under way, with the components that they need.
     pub(in crate::member) fn commands(&mut self) -> (&mut Operator, &mut Context, Others<'_>) {
         let own = self.standing();
         let Member { ctx, admin, delivery, roster, leadership, .. } = self;

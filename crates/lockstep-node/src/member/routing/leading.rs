@@ -1,4 +1,4 @@
-//! Leadership: the tasks of a leader, its replacement, and what depends on a new leader.
+//! Leadership: the tasks of a leader, its replacement, and the reactions to a new leader.
 
 use crate::api::{Level, LocalState};
 use crate::member::Member;
