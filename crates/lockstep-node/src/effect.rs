@@ -57,7 +57,7 @@ pub(crate) enum Effect {
     /// Answers the query `token`: the cluster's committed position, or why it is unknown.
     CommittedPosition { token: u64, result: Result<Gtid, String> },
     /// This member's log is no longer part of the cluster's branch: the next start quarantines it, for this reason.
-    SetAside(Box<QuarantineRequest>),
+    QuarantineLog(Box<QuarantineRequest>),
     /// The answer to the operator's command `token`.
     Answer { token: u64, answer: Answer },
 }

@@ -71,8 +71,8 @@ pub enum Output {
         /// The answer.
         answer: Answer,
     },
-    /// The next start is to set the log aside.
-    SetAside,
+    /// The next start quarantines the log.
+    QuarantineLog,
 }
 
 /// A job for the log.
@@ -211,7 +211,7 @@ impl<D: Disk> SimulatedNode<D> {
                 Effect::Log(level, text) => Output::Log(level, text),
                 Effect::Causal { id, seqno } => Output::Causal { id, seqno },
                 Effect::Answer { token, answer } => Output::Answer { token, answer },
-                Effect::SetAside(_) => Output::SetAside,
+                Effect::QuarantineLog(_) => Output::QuarantineLog,
                 Effect::Dial(_)
                 | Effect::Progress { .. }
                 | Effect::Event(_)

@@ -551,7 +551,7 @@ impl Runtime {
             Effect::Log(level, text) => self.say(level, &text),
             Effect::Progress { total, done } => self.calls.progress(total, done),
             Effect::Event(text) => self.calls.event(&text),
-            Effect::SetAside(request) => {
+            Effect::QuarantineLog(request) => {
                 if let Err(text) = self.log.quarantine(&request) {
                     self.say(Level::Error, &text);
                 }

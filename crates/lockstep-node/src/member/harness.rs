@@ -163,7 +163,7 @@ pub(super) struct Lab {
     /// Nodes that were told that no state can be had.
     pub(super) failed: Vec<(usize, String)>,
     /// Nodes whose logs are to be quarantined.
-    pub(super) aside: Vec<usize>,
+    pub(super) quarantined: Vec<usize>,
     /// Dialed addresses, by node.
     pub(super) dials: Vec<(usize, String)>,
     /// The database position of the next new member, and the log with which it got there.
@@ -239,7 +239,7 @@ impl Lab {
             events: Vec::new(),
             policies: Vec::new(),
             failed: Vec::new(),
-            aside: Vec::new(),
+            quarantined: Vec::new(),
             dials: Vec::new(),
             data: (Gtid::UNDEFINED, Uuid::NIL),
             tokens: 0,
@@ -625,7 +625,7 @@ impl Lab {
                 self.unlink(at, other);
                 self.relinks.insert(pair(at, other));
             }
-            Effect::SetAside(_) => self.aside.push(at),
+            Effect::QuarantineLog(_) => self.quarantined.push(at),
             Effect::Left => self.cut(at, true),
             Effect::Dial(address) => self.dials.push((at, address)),
             Effect::Log(_, line) => self.lines.push((at, line)),

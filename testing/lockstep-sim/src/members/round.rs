@@ -124,7 +124,7 @@ impl World {
                 Output::Answer { token, answer } => {
                     self.say(at, format_args!("answers command {token}: {answer:?}"));
                 }
-                Output::SetAside => {
+                Output::QuarantineLog => {
                     return Err(Violation {
                         rule: "there is one branch",
                         what: format!("{} sets its log aside", Name(at + 1)),

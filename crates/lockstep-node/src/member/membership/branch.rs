@@ -133,7 +133,7 @@ impl Branches {
              kept in lockstep.rescue.*.log",
             hello.name, hello.history, tail.history, tail.seqno
         );
-        ctx.out.push(Effect::SetAside(Box::new(QuarantineRequest {
+        ctx.out.push(Effect::QuarantineLog(Box::new(QuarantineRequest {
             member: ctx.me.id,
             own: (tail.history, tail.log_id),
             branch: hello.history,

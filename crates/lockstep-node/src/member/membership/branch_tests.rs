@@ -55,7 +55,7 @@ fn forced_bootstrap_others_rejoin_as_new_members() {
             lab.lines
         );
     }
-    assert_eq!(lab.aside, [0, 2]);
+    assert_eq!(lab.quarantined, [0, 2]);
     assert!(lab.logged("was made to go on alone by an operator"));
     lab.run(3_000_000);
     assert!(primary(&lab, 1) && writes(&mut lab, 1));
@@ -88,7 +88,7 @@ fn primary_branches_refuse_each_other() {
     let history = |lab: &Lab, at: usize| lab.nodes[at].member.ctx.raft.committed_state().history;
     assert_eq!(history(&lab, 0), history(&lab, 1));
     assert_ne!(history(&lab, 0), history(&lab, 2));
-    assert!(lab.aside.is_empty(), "who is Primary gives nothing up");
+    assert!(lab.quarantined.is_empty(), "who is Primary gives nothing up");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn commits_beyond_fork_are_not_given_up() {
         lab.cut(1, true);
         lab.link(1, 2);
     }
-    assert!(lab.aside.is_empty(), "{:#?}", lab.lines);
+    assert!(lab.quarantined.is_empty(), "{:#?}", lab.lines);
     assert!(
         lab.logged("has committed up to index") && lab.logged("gives that up at an operator's order only")
     );
@@ -215,11 +215,11 @@ fn uncommitted_tail_beyond_fork_is_given_up_after_timeout() {
     assert!(order.last_index() > order.commit(), "it has what it may have answered for");
     lab.link(0, 2);
     lab.run(10_000);
-    assert!(lab.aside.is_empty() && lab.logged("it gives up its log after"), "{:#?}", lab.lines);
+    assert!(lab.quarantined.is_empty() && lab.logged("it gives up its log after"), "{:#?}", lab.lines);
     lab.run(11_000_000);
     lab.link(0, 2);
     lab.run(10_000);
-    assert_eq!(lab.aside, [0]);
+    assert_eq!(lab.quarantined, [0]);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn joiner_disconnected_below_fork_keeps_reading() {
         lab.until("it reads on", 10_000_000, |lab| lab.nodes[3].member.ctx.raft.last_index() > had);
     }
     lab.until("it votes", 20_000_000, |lab| lab.voters(2).len() == 2);
-    assert!(lab.aside.is_empty(), "{:#?}", lab.lines);
+    assert!(lab.quarantined.is_empty(), "{:#?}", lab.lines);
     assert!(writes(&mut lab, 3) && writes(&mut lab, 2));
 }
 
