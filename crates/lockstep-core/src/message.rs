@@ -106,8 +106,8 @@ pub enum Message {
     ReadIndexReply { term: Term, context: u64, index: Option<Index> },
     /// Campaign at once: I hand over to you.
     TimeoutNow { term: Term },
-    /// From the leader: up to `settled` every entry's policy is met. `fallen`: semisync has fallen back to async.
-    PolicyMet { term: Term, settled: Index, fallen: bool },
+    /// From the leader: every entry up to `policy_index` meets its policy. `fallen_back`: semisync continues as async.
+    PolicyMet { term: Term, policy_index: Index, fallen_back: bool },
     /// I would campaign in `term`: enter it, and report the end of your log.
     TailQuery { term: Term },
     /// The end of my log. I have entered `term` durably, and accept nothing more from older leaders.
@@ -307,11 +307,11 @@ impl Message {
                 w.u8(13);
                 w.u64(*term);
             }
-            Message::PolicyMet { term, settled, fallen } => {
+            Message::PolicyMet { term, policy_index, fallen_back } => {
                 w.u8(14);
                 w.u64(*term);
-                w.u64(*settled);
-                w.bool(*fallen);
+                w.u64(*policy_index);
+                w.bool(*fallen_back);
             }
             Message::TailQuery { term } => {
                 w.u8(15);
@@ -426,7 +426,7 @@ impl Message {
                 Message::ReadIndexReply { term, context, index: known.then_some(index) }
             }
             13 => Message::TimeoutNow { term },
-            14 => Message::PolicyMet { term, settled: r.u64()?, fallen: r.bool()? },
+            14 => Message::PolicyMet { term, policy_index: r.u64()?, fallen_back: r.bool()? },
             15 => Message::TailQuery { term },
             16 => Message::TailReply { term, last_index: r.u64()?, last_term: r.u64()? },
             17 => Message::FetchTail { term, from: r.u64()? },

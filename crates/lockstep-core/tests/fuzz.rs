@@ -139,7 +139,7 @@ fn messages() -> Vec<Message> {
         Message::ReadIndexReply { term, context, index: Some(9) },
         Message::ReadIndexReply { term, context, index: None },
         Message::TimeoutNow { term },
-        Message::PolicyMet { term, settled: 9, fallen: true },
+        Message::PolicyMet { term, policy_index: 9, fallen_back: true },
         Message::TailQuery { term },
         Message::TailReply { term, last_index: 9, last_term: 2 },
         Message::FetchTail { term, from: 5 },

@@ -4,9 +4,9 @@
 //! sooner:
 //!
 //! - [`CommitPolicy::policy_index`]: every entry up to here meets its own policy. Threads that wait for later entries keep waiting.
-//! - [`CommitPolicy::early`]: this member may deliver up to here. Usually that is `deliverable`. A leader under a weak policy goes
-//!   beyond it with its own write-sets of its own term, as long as at most `async.max_at_risk` seqnos, and at most a fixed
-//!   number of bytes in memory, are at risk. Any other entry blocks those after it.
+//! - [`CommitPolicy::early`]: this member may deliver up to here. Usually that is `deliverable`. A leader under a weak policy also
+//!   delivers its own write-sets of its own term before they are committed. At most `async.max_at_risk` seqnos, and a
+//!   fixed number of bytes in memory, may be at risk. Any other entry blocks those after it.
 //!
 //! The policy of an entry is the last policy entry before it in the log. Meeting a later, committed policy is enough, too:
 //! so a change of policy releases the commits that wait under the old one.
@@ -27,11 +27,11 @@ use crate::types::*;
 /// Why a leader under a weak policy does not deliver the next entry of its log before a majority has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockedOn {
-    /// As many transactions are at risk already as may be (`async.max_at_risk`).
+    /// `async.max_at_risk` transactions are at risk already.
     Number,
-    /// They have so many bytes, and no more of them may be in memory.
+    /// The transactions at risk have this many bytes, the most that may be in memory.
     Bytes(usize),
-    /// It is no write-set of this leader: a view, a membership, a policy, DDL. Later entries wait, too.
+    /// The entry is no write-set of this leader: a view, a membership, a policy, DDL. Later entries wait, too.
     Kind(EntryKind),
 }
 
@@ -40,8 +40,8 @@ pub enum BlockedOn {
 struct Fallback {
     /// The first entry that was not acknowledged in time.
     late: Index,
-    /// An entry and when it was the last one: once that one is acknowledged, the time that it took tells whether the
-    /// replicas have caught up.
+    /// An entry, and when it was the last one. Once it is acknowledged, the elapsed time tells whether the replicas have
+    /// caught up.
     mark: Index,
     since: Micros,
 }
@@ -58,24 +58,24 @@ pub(super) struct PolicyUpdate {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct CommitPolicy {
-    /// Up to here the policies are known to be met, for good.
+    /// Every entry up to here is known to meet its policy, whatever happens later.
     floor: Index,
-    /// The same as of now; [`Index::MAX`]: being committed is enough.
+    /// Every entry up to here meets its policy now; [`Index::MAX`]: the policy asks only for commitment.
     policy_index: Index,
-    /// A leader has delivered up to here, or may, before it was committed.
+    /// A leader may deliver up to here before the entries are committed.
     early: Index,
-    /// The most that was ever delivered early, and is in the log still.
-    given: Index,
-    /// The first on the own disk that is not delivered early.
+    /// The last write-set of the log that may have been delivered before it was committed.
+    max_early: Index,
+    /// The first entry that is not delivered early, and why.
     blocked_on: Option<(Index, BlockedOn)>,
-    /// Since when entries that are on our own disk wait for acks of semisync; begun anew where the timeout is another one.
+    /// Since when entries on our own disk wait for acks of semisync. Cleared when the timeout changes.
     waiting: WaitTimes,
-    /// The timeout that `waiting` is reckoned with.
+    /// The timeout that `waiting` counts with.
     timeout: Micros,
     /// Semisync has fallen back to async.
-    fallen: Option<Fallback>,
+    fallback: Option<Fallback>,
     /// The leader reports a fallback.
-    leader_has_fallen: bool,
+    leader_fell_back: bool,
     /// The last index announced to peers.
     announced: Index,
     /// The last entry that another member is known to have, and its seqno: see [`CommitPolicy::persisted_elsewhere`].
@@ -83,23 +83,23 @@ pub(super) struct CommitPolicy {
 }
 
 impl CommitPolicy {
-    /// The log is cut. Whether something was delivered that it loses.
+    /// The log loses its entries from `from` on. Returns whether one of them may have been delivered.
     pub(super) fn truncated(&mut self, from: Index) -> bool {
-        let lost = self.given >= from;
-        self.given = self.given.min(from.saturating_sub(1));
+        let lost = self.max_early >= from;
+        self.max_early = self.max_early.min(from.saturating_sub(1));
         self.floor = self.floor.min(from.saturating_sub(1));
         self.announced = self.announced.min(self.floor);
         self.waiting.clear();
         lost
     }
 
-    /// Another term, or another office in it.
+    /// The term or the role has changed.
     pub(super) fn forget(&mut self) {
         self.early = 0;
         self.blocked_on = None;
         self.waiting.clear();
-        self.fallen = None;
-        self.leader_has_fallen = false;
+        self.fallback = None;
+        self.leader_fell_back = false;
         self.elsewhere = None;
     }
 
@@ -128,7 +128,7 @@ impl CommitPolicy {
     /// If a leader's semisync has fallen back: the first entry that was not acknowledged in time; once all have it, up to
     /// where semisync waits for acknowledgements to come back.
     pub(super) fn first_overdue(&self, positions: Positions<'_>) -> Option<Index> {
-        let Fallback { late, mark, .. } = self.fallen?;
+        let Fallback { late, mark, .. } = self.fallback?;
         let own = positions.local().id();
         let waits = positions.unacknowledged_by(late).any(|member| member.id != own);
         Some(if waits { late } else { mark })
@@ -136,12 +136,12 @@ impl CommitPolicy {
 
     /// If a leader's semisync has fallen back: the first entry that was not acknowledged in time.
     pub(super) fn fallback_index(&self) -> Option<Index> {
-        Some(self.fallen?.late)
+        Some(self.fallback?.late)
     }
 
     /// Whether semisync has fallen back to async, here or at the leader.
     pub(super) fn has_fallen_back(&self) -> bool {
-        self.fallen.is_some() || self.leader_has_fallen
+        self.fallback.is_some() || self.leader_fell_back
     }
 
     /// Under a sole voter, which commits alone: the last seqno persisted by another member. A follower of such a leader
@@ -159,7 +159,7 @@ impl CommitPolicy {
 
     fn fallback_deadline(&self, timeout: Micros) -> Micros {
         match self.waiting.first() {
-            Some(since) if timeout > 0 && self.fallen.is_none() => since.saturating_add(timeout),
+            Some(since) if timeout > 0 && self.fallback.is_none() => since.saturating_add(timeout),
             _ => Micros::MAX,
         }
     }
@@ -169,8 +169,8 @@ impl CommitPolicy {
         let local = positions.local();
         if local.log().has_plain_policy() {
             if self.policy_index != Index::MAX {
-                let given = self.given;
-                *self = CommitPolicy { policy_index: Index::MAX, given, ..CommitPolicy::default() };
+                let max_early = self.max_early;
+                *self = CommitPolicy { policy_index: Index::MAX, max_early, ..CommitPolicy::default() };
             }
             return PolicyUpdate::default();
         }
@@ -203,7 +203,7 @@ impl CommitPolicy {
         Index::MAX
     }
 
-    /// Up to here the policy of a range is met. [`Index::MAX`] if it asks for no more than to be committed.
+    /// The index up to which the policy of a range is met; [`Index::MAX`] if that policy asks only for commitment.
     fn met(&self, positions: Positions<'_>, at: usize) -> Index {
         let local = positions.local();
         let ranges = local.log().policy_ranges();
@@ -224,7 +224,7 @@ impl CommitPolicy {
             // Only the leader writes: the others take its word.
             _ if !local.is_leader() => 0,
             PolicyKind::Async => local.acknowledged(),
-            PolicyKind::Semisync if self.fallen.is_some() && policy.timeout > 0 => local.acknowledged(),
+            PolicyKind::Semisync if self.fallback.is_some() && policy.timeout > 0 => local.acknowledged(),
             PolicyKind::Semisync => local.acknowledged().min(positions.acked(policy)).min(zones),
         }
     }
@@ -269,7 +269,7 @@ impl CommitPolicy {
         let bound = i64::try_from(log.committed().policy.max_at_risk).unwrap_or(i64::MAX);
         let last_seqno = log.committed().seqno.saturating_add(bound);
         let mut at = self.early.max(log.commit());
-        // Most often all that is not committed is less, and need not be counted.
+        // Usually all uncommitted entries have fewer bytes than the limit, and need not be counted one by one.
         let most = config.max_at_risk_bytes;
         let mut ahead = log.uncommitted_upto(at, most).unwrap_or(0);
         let mut proposal = None;
@@ -288,7 +288,7 @@ impl CommitPolicy {
             at += 1;
             ahead += entry.size();
             if entry.kind == EntryKind::WriteSet {
-                self.given = self.given.max(at);
+                self.max_early = self.max_early.max(at);
                 if entry.proposal.incarnation == config.incarnation {
                     proposal = proposal.max(Some(entry.proposal.number));
                 }
@@ -298,8 +298,8 @@ impl CommitPolicy {
         proposal
     }
 
-    /// Semisync that waits for too long continues as async, and returns once the replicas have caught up. Each commit has
-    /// its own time: acks that come steadily, and later with each, are too late as well.
+    /// If a commit waits longer than the timeout, semisync continues as async until the replicas have caught up. Each
+    /// commit has its own time, so steady acks that arrive later and later cause a fallback, too.
     ///
     /// The timeout is the committed one: a timeout that is only in the log releases no commit.
     fn update_fallback(&mut self, positions: Positions<'_>) {
@@ -308,7 +308,7 @@ impl CommitPolicy {
         let semisync = policy.kind == PolicyKind::Semisync && policy.timeout > 0;
         if !local.is_leader() || !semisync {
             self.waiting.clear();
-            self.fallen = None;
+            self.fallback = None;
             return;
         }
         if self.timeout != policy.timeout {
@@ -318,13 +318,13 @@ impl CommitPolicy {
         let (now, last) = (local.now(), local.log().last());
         let zones = positions.in_zones(policy.zone_acks);
         let acked = positions.acked(&policy).min(zones);
-        if let Some(Fallback { mark, since, .. }) = self.fallen {
+        if let Some(Fallback { mark, since, .. }) = self.fallback {
             if acked < mark || local.is_active(Failpoint::StaysFallenBack) {
                 return;
             }
-            // That entry was acknowledged within the timeout: the replicas have caught up.
+            // The replicas have caught up if that entry was acknowledged within the timeout.
             let caught_up = now.saturating_sub(since) < policy.timeout;
-            self.fallen = (!caught_up).then_some(Fallback { late: last, mark: last, since: now });
+            self.fallback = (!caught_up).then_some(Fallback { late: last, mark: last, since: now });
             if !caught_up {
                 return;
             }
@@ -336,7 +336,7 @@ impl CommitPolicy {
         let at_once = local.is_active(Failpoint::FallsBackAtOnce);
         let waits_from = if at_once { self.waiting.first() } else { None };
         if waits_from.unwrap_or(self.fallback_deadline(policy.timeout)) <= now {
-            self.fallen = Some(Fallback { late: answered + 1, mark: last, since: now });
+            self.fallback = Some(Fallback { late: answered + 1, mark: last, since: now });
             self.waiting.clear();
         }
     }
@@ -353,14 +353,14 @@ impl CommitPolicy {
         if local.log().has_plain_policy() {
             return;
         }
-        let settled = self.policy_index().min(local.log().last());
-        let (term, fallen, announced) = (local.term(), self.fallen.is_some(), self.announced);
+        let policy_index = self.policy_index().min(local.log().last());
+        let (term, fallen_back, announced) = (local.term(), self.fallback.is_some(), self.announced);
         for (id, proposed) in peers {
-            if heartbeat || (settled > announced && proposed > announced) {
-                out.send(id, Message::PolicyMet { term, settled, fallen });
+            if heartbeat || (policy_index > announced && proposed > announced) {
+                out.send(id, Message::PolicyMet { term, policy_index, fallen_back });
             }
         }
-        self.announced = settled;
+        self.announced = policy_index;
     }
 
     /// Handles the leader's announcement.
@@ -369,14 +369,14 @@ impl CommitPolicy {
         local: &Local,
         from: MemberId,
         term: Term,
-        settled: Index,
-        fallen: bool,
+        policy_index: Index,
+        fallen_back: bool,
     ) {
         if local.leader() != Some(from) || term != local.term() || local.role() != Role::Follower {
             return;
         }
-        self.floor = self.floor.max(settled.min(local.log().matched()));
-        self.leader_has_fallen = fallen;
+        self.floor = self.floor.max(policy_index.min(local.log().matched()));
+        self.leader_fell_back = fallen_back;
     }
 }
 

@@ -127,8 +127,8 @@ impl Raft {
                 self.reads.on_reply(&self.local, &mut self.out, from, term, context, index)
             }
             Message::TimeoutNow { term } => self.on_timeout_now(from, term),
-            Message::PolicyMet { term, settled, fallen } => {
-                self.commit_policy.on_announced(&self.local, from, term, settled, fallen)
+            Message::PolicyMet { term, policy_index, fallen_back } => {
+                self.commit_policy.on_announced(&self.local, from, term, policy_index, fallen_back)
             }
             Message::TailQuery { term } => self.on_tail_query(from, term),
             Message::TailReply { term, last_index, last_term } => {

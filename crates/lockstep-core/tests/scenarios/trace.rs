@@ -111,8 +111,8 @@ pub(crate) fn message(message: &Message) -> String {
             ("ReadIndexReply", format!(" read={} index={index}", read(*context)))
         }
         Message::TimeoutNow { .. } => ("TimeoutNow", String::new()),
-        Message::PolicyMet { settled, fallen, .. } => {
-            ("PolicyMet", format!(" index={settled}{}", if *fallen { " fallen-back" } else { "" }))
+        Message::PolicyMet { policy_index, fallen_back, .. } => {
+            ("PolicyMet", format!(" index={policy_index}{}", if *fallen_back { " fallen-back" } else { "" }))
         }
         Message::TailQuery { .. } => ("TailQuery", String::new()),
         Message::TailReply { last_index, last_term, .. } => {
