@@ -1,7 +1,7 @@
 //! The promises to clients, checked whenever an entry is delivered or a write is answered: a seqno has one meaning, a
 //! write has one seqno, and an acknowledged write is where its policy asks for it.
 
-use super::log_copy::Rules;
+use super::log_copy::{LogCopy, Rules};
 use super::node::{Fate, Node};
 use super::server::{Mark, Meaning};
 use crate::history::{Check, History, Violation, hold};
@@ -28,6 +28,8 @@ pub(super) struct Judge {
     joined: BTreeSet<MemberId>,
     /// By commit index: the memberships in force for the member that was the first to count up to there.
     counted: BTreeMap<Index, Vec<Arc<Membership>>>,
+    /// The rules after each committed entry that changed them, in the log's order.
+    rules: Vec<Rules>,
     /// The meaning of each seqno, the same on all members.
     meanings: BTreeMap<Seqno, Meaning>,
     /// The seqno of each write that passed.
@@ -52,8 +54,11 @@ impl Judge {
         self.joined.extend(membership.members.iter().map(|member| member.id));
     }
 
-    /// A member is the first to count entries up to this index as committed, while these memberships are in force for it.
-    pub(super) fn counts(&mut self, to: Index, memberships: &[Arc<Membership>]) {
+    /// A member with this log is the first to count entries up to this index as committed, while these memberships are in
+    /// force for it.
+    pub(super) fn counts(&mut self, to: Index, log: &LogCopy, memberships: &[Arc<Membership>]) {
+        let before = self.counted.last_key_value().map_or(0, |(index, _)| *index);
+        self.rules.extend(log.rules(before + 1).1.filter(|rules| rules.after <= to).cloned());
         self.counted.insert(to, memberships.to_vec());
     }
 
@@ -131,7 +136,14 @@ impl Judge {
     }
 
     /// A member acknowledges a write to its server's thread.
-    pub(super) fn answered(&mut self, nodes: &[Node], at: usize, mark: Mark, seqno: Seqno) -> Check {
+    pub(super) fn answered(
+        &mut self,
+        nodes: &[Node],
+        history: Option<&History>,
+        at: usize,
+        mark: Mark,
+        seqno: Seqno,
+    ) -> Check {
         let name = at + 1;
         let own = &nodes[at].book.memory;
         let Some((index, entry)) = own.place_of(seqno) else {
@@ -141,19 +153,24 @@ impl Judge {
             });
         };
         let had = self.had.get(&(index, entry.hash)).copied().unwrap_or_default();
-        // During a policy change, a write returns when either policy is met; members that have left the view are not
-        // waited for. The leader knows the commit index first, and announces it.
-        let committed = |node: &Node| node.process.as_ref().map_or(0, |process| process.commit);
-        let Some(knows) = nodes.iter().max_by_key(|node| committed(node)) else { return Ok(()) };
-        let to = committed(knows).max(index);
+        // Whatever is committed later tells nothing about an entry that another one has replaced.
+        let is_committed = history.and_then(|history| history.mark_at(index)) == Some(entry);
         let (Some(before), _) = own.rules(index) else { return Ok(()) };
         let mut states: Vec<Rules> = vec![before.clone()];
-        states.extend(knows.book.memory.rules(index).1.filter(|rules| rules.after <= to).cloned());
+        // During a policy change, a write returns when either policy is met; members that have left the view are not
+        // waited for. The leader knows first that a change is committed, announces it, and may have ended since.
+        if is_committed {
+            states.extend(self.rules.iter().filter(|rules| rules.after >= index).cloned());
+        }
         // A membership change is in force when it is appended, before it is committed: it applies to earlier entries.
         // Whoever counted the entry first may have a change that this member has yet to receive.
-        let counted = self.counted.range(index..).next().map(|(_, memberships)| memberships);
+        let counted =
+            self.counted.range(index..).next().filter(|_| is_committed).map(|(_, memberships)| memberships);
+        let has_it = |node: &&Node| is_committed || node.book.memory.mirror.get(index) == Some(entry);
+        let committed = |node: &&Node| node.process.as_ref().map_or(0, |process| process.commit);
+        let knows = nodes.iter().filter(has_it).max_by_key(committed);
         let tail = |node: &Node| node.process.as_ref().map(|p| p.node.raft().tail_state().membership.clone());
-        let tails = [knows, &nodes[at]].into_iter().filter_map(tail);
+        let tails = knows.into_iter().chain([&nodes[at]]).filter_map(tail);
         for membership in counted.into_iter().flatten().cloned().chain(tails) {
             let last = states.last().cloned().unwrap_or_else(|| before.clone());
             states.push(Rules { membership: (*membership).clone(), ..last });
@@ -172,9 +189,9 @@ impl Judge {
                 ),
             });
         }
-        // Any elected leader has the entries of a majority, and those that a member has counted as committed.
+        // Any elected leader has the entries of a majority, and those that are committed.
         let voters: Vec<MemberId> = before.membership.voters().collect();
-        let durable = counted.is_some()
+        let durable = is_committed
             || voters.iter().filter(|id| has(nodes, id, had.disk)).count() >= before.membership.majority();
         self.answered.insert(mark, (seqno, !durable));
         if durable {

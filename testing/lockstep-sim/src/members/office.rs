@@ -2,12 +2,16 @@
 
 use crate::fallback::Fallback;
 use crate::history::{Check, hold};
+use crate::profile::SECOND;
 use lockstep_core::members::Membership;
 use lockstep_core::raft::{Raft, Role};
 use lockstep_core::{Entry, Index, MemberId, Micros, Term};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
+
+/// A member lengthens its election timeout to ten round trips, but never beyond this.
+const ELECTION_TIMEOUT_MAX: Micros = 6 * SECOND;
 
 /// A campaign, as it was when others first heard of it.
 #[derive(Default)]
@@ -126,7 +130,7 @@ impl Office {
         }
         self.leads_since = self.leads_since.min(local);
         // A commit ends a longer quorum timeout; the leader checks its quorum again with its next heartbeat.
-        let quorum_timeout = raft.quorum_timeout().min(16 * timeout);
+        let quorum_timeout = raft.quorum_timeout().min(16 * timeout.max(ELECTION_TIMEOUT_MAX));
         if quorum_timeout >= self.quorum_timeout.0 || local.saturating_sub(self.quorum_timeout.1) >= timeout {
             self.quorum_timeout = (quorum_timeout, Micros::MAX);
         } else {

@@ -299,7 +299,7 @@ impl World {
                 membership.voters().filter(holds).count()
             };
             if commit > history.committed() {
-                self.judge.counts(commit, memberships);
+                self.judge.counts(commit, &self.nodes[at].book.memory, memberships);
             }
             history.commits(&witness, before, commit, on_disk)?;
             if self.counters.events.is_multiple_of(8) {
@@ -395,7 +395,7 @@ impl World {
                     self.part_done(mark, Some(seqno).filter(|_| pass));
                     if pass {
                         self.answers += 1;
-                        self.judge.answered(&self.nodes, at, mark, seqno)?;
+                        self.judge.answered(&self.nodes, self.history.as_ref(), at, mark, seqno)?;
                         self.early(at, seqno)?;
                     }
                 }
