@@ -64,8 +64,8 @@ impl Provider {
         }
     }
 
-    /// The state that the server shows. Until the server knows that it is synced, it takes no queries.
-    pub(crate) fn shown_state(&self) -> LocalState {
+    /// The state that the server reports. Until the server knows that it is synced, it takes no queries.
+    pub(crate) fn reported_state(&self) -> LocalState {
         match self.cx.local_state() {
             LocalState::Synced if !self.receivers.is_synced() => LocalState::Joined,
             state => state,
@@ -74,7 +74,7 @@ impl Provider {
 
     /// `wsrep_local_state_comment`.
     pub(crate) fn state_comment(&self) -> &'static str {
-        match self.shown_state() {
+        match self.reported_state() {
             LocalState::Joining if !self.transfer.awaits_state() => "Joining",
             state => lockstep_node::state_comment(state),
         }
@@ -164,8 +164,8 @@ impl Provider {
     fn final_view_processed(&self) {
         let cx = &self.cx;
         let position = cx.position();
-        let awaited_state = self.transfer.end();
-        if position.is_defined() && !awaited_state {
+        let awaited_transfer = self.transfer.end();
+        if position.is_defined() && !awaited_transfer {
             if cx.has_failed() {
                 // Threads inside commit order may still commit above this position. The next start asks InnoDB.
                 cx.save_running();

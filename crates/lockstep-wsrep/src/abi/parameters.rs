@@ -80,14 +80,14 @@ unsafe extern "C-unwind" fn get_parameters(
     let Some(all) = (unsafe { enter(wsrep, "get_parameters", None, |p| Some(list(p))) }) else {
         return Status::FATAL;
     };
-    for shown in &all {
-        let value = match &shown.value {
+    for parameter in &all {
+        let value = match &parameter.value {
             ListedValue::Bool(on) => ParameterValue { as_bool: *on },
             ListedValue::Integer(n) => ParameterValue { as_integer: *n },
             ListedValue::Double(x) => ParameterValue { as_double: *x },
             ListedValue::Text(text) => ParameterValue { as_string: text.as_ptr() },
         };
-        let parameter = Parameter { flags: shown.flags, name: shown.name.as_ptr(), value };
+        let parameter = Parameter { flags: parameter.flags, name: parameter.name.as_ptr(), value };
         // SAFETY: the parameter and its strings live until the callback returns; the context is the server's own.
         if unsafe { cb(&parameter, context) } != Status::OK {
             return Status::FATAL;

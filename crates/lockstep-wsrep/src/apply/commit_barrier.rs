@@ -1,7 +1,7 @@
 //! The barrier of `lockstep verify`, which takes equal snapshots on all members. While it is closed, the thread whose turn
 //! it is in commit order waits, and so do all threads behind it. Executing, ordering and applying continue.
 
-use crate::apply::gate::Gate;
+use crate::apply::seqno_limit::SeqnoLimit;
 use crate::sync::{Interrupt, Stop};
 use lockstep_node::CommitBarrier;
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
@@ -11,51 +11,51 @@ use std::time::Duration;
 /// The longest wait, in case the node no longer exists. The node opens the barrier after 2.5 s.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// A gate that is passed in commit order.
-pub(crate) struct CommitGate {
-    gate: Gate,
+/// See the module.
+pub(crate) struct SnapshotBarrier {
+    limit: SeqnoLimit,
     /// A wait has timed out since the barrier was closed.
     broken: AtomicBool,
 }
 
-impl Default for CommitGate {
-    fn default() -> CommitGate {
-        CommitGate { gate: Gate::new(SEQNO_UNDEFINED), broken: AtomicBool::new(false) }
+impl Default for SnapshotBarrier {
+    fn default() -> SnapshotBarrier {
+        SnapshotBarrier { limit: SeqnoLimit::new(SEQNO_UNDEFINED), broken: AtomicBool::new(false) }
     }
 }
 
-impl CommitGate {
+impl SnapshotBarrier {
     /// Waits while the barrier is closed for `seqno`, whose turn it is.
     pub(crate) fn pass(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
-        match self.gate.pass(seqno, interrupt, Some(TIMEOUT)) {
+        match self.limit.pass(seqno, interrupt, Some(TIMEOUT)) {
             Err(Stop::TimedOut) => {
                 self.broken.store(true, Ordering::SeqCst);
-                self.gate.open();
+                self.limit.open();
                 Ok(())
             }
             other => other,
         }
     }
 
-    /// See [`Gate::reset`].
+    /// See [`SeqnoLimit::reset`].
     pub(crate) fn reset(&self, position: Seqno) {
-        self.gate.reset(position);
+        self.limit.reset(position);
     }
 }
 
-impl CommitBarrier for CommitGate {
+impl CommitBarrier for SnapshotBarrier {
     fn close(&self) -> Seqno {
         self.broken.store(false, Ordering::SeqCst);
-        self.gate.close()
+        self.limit.close()
     }
 
     fn until(&self, seqno: Seqno) {
-        self.gate.until(seqno);
+        self.limit.until(seqno);
     }
 
     fn open(&self) -> bool {
-        let held = self.gate.is_closed() && !self.broken.load(Ordering::SeqCst);
-        self.gate.open();
+        let held = self.limit.is_closed() && !self.broken.load(Ordering::SeqCst);
+        self.limit.open();
         held
     }
 }
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn closed_barrier_holds_commits_until_opened_or_timeout() {
-        let barrier = Arc::new(CommitGate::default());
+        let barrier = Arc::new(SnapshotBarrier::default());
         barrier.pass(1, None).unwrap();
         assert_eq!(barrier.close(), 1, "a commit that has begun may end");
         let pass = |seqno| {
@@ -83,7 +83,7 @@ mod tests {
         assert!(!three.is_finished());
         // The node never opens it.
         three.join().unwrap().unwrap();
-        assert!(barrier.broken.load(Ordering::SeqCst) && !barrier.gate.is_closed());
+        assert!(barrier.broken.load(Ordering::SeqCst) && !barrier.limit.is_closed());
         assert!(!barrier.open(), "a commit has passed while it was closed");
     }
 }

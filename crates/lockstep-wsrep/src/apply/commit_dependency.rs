@@ -6,7 +6,7 @@
 //!
 //! There are exceptions. Statements in total order, and a write-set that creates a table, keep metadata locks until they
 //! have finished; a fragment keeps the applier's transaction. And a server with a binlog leaves commit order when a
-//! transaction is in the binlog, before InnoDB has committed it. These are *settled* only when they have finished.
+//! transaction is in the binlog, before InnoDB has committed it. Dependents of these are *released* only when they have finished.
 
 use crate::apply::finished::Finished;
 use crate::sync::{Interrupt, Stop};
@@ -18,57 +18,57 @@ use std::time::Duration;
 
 /// See the module.
 pub(crate) struct CommitDependencies {
-    /// The settled seqnos.
-    settled: Finished,
-    /// Transactions may be settled when they leave commit order.
+    /// The seqnos whose dependents are released.
+    released: Finished,
+    /// Leaving commit order may release the dependents of a transaction.
     early: bool,
 }
 
 impl CommitDependencies {
     pub(crate) fn new(position: Seqno) -> CommitDependencies {
-        CommitDependencies { settled: Finished::new(position), early: commits_before_it_leaves() }
+        CommitDependencies { released: Finished::new(position), early: commits_before_it_leaves() }
     }
 
-    /// Whether this write-set is settled when it leaves commit order.
+    /// Whether the dependents of this write-set are released when it leaves commit order.
     pub(crate) fn is_early(&self, kind: EntryKind, set: &WriteSet) -> bool {
         self.early && is_plain(kind, set)
     }
 
-    /// `seqno` is settled. A second call for a seqno has no effect.
-    pub(crate) fn settle(&self, seqno: Seqno) {
+    /// Releases the dependents of `seqno`. A second call for a seqno has no effect.
+    pub(crate) fn release(&self, seqno: Seqno) {
         if self.early {
-            self.settled.finish(seqno);
+            self.released.finish(seqno);
         }
     }
 
-    /// Waits until everything up to `seqno` is settled.
+    /// Waits until the dependents of everything up to `seqno` are released.
     pub(crate) fn wait(
         &self,
         seqno: Seqno,
         interrupt: Option<&Interrupt>,
         timeout: Option<Duration>,
     ) -> Result<(), Stop> {
-        self.settled.wait(seqno, interrupt, timeout)
+        self.released.wait(seqno, interrupt, timeout)
     }
 
     /// See [`Finished::reset`].
     pub(crate) fn reset(&self, position: Seqno) {
-        self.settled.reset(position);
+        self.released.reset(position);
     }
 
     /// See [`Finished::leave_out`].
     pub(crate) fn leave_out(&self, upto: Seqno) {
-        self.settled.leave_out(upto);
+        self.released.leave_out(upto);
     }
 
     /// See [`Finished::fail`].
     pub(crate) fn fail(&self) {
-        self.settled.fail();
+        self.released.fail();
     }
 
     /// See [`Finished::stop`].
     pub(crate) fn stop(&self, last: Seqno) {
-        self.settled.stop(last);
+        self.released.stop(last);
     }
 }
 
@@ -133,23 +133,23 @@ mod tests {
 
     #[test]
     fn process_without_binlog_variable_is_never_early() {
-        let settled = CommitDependencies::new(0);
-        assert!(!settled.is_early(EntryKind::WriteSet, &set(FLAG_TRX_START | FLAG_TRX_END, &[0x13])));
+        let dependencies = CommitDependencies::new(0);
+        assert!(!dependencies.is_early(EntryKind::WriteSet, &set(FLAG_TRX_START | FLAG_TRX_END, &[0x13])));
     }
 
     #[test]
-    fn leaving_and_finishing_settle_in_any_order() {
-        let settled = CommitDependencies { early: true, ..CommitDependencies::new(0) };
-        let now = |seqno| settled.wait(seqno, None, Some(Duration::ZERO)).is_ok();
-        settled.settle(2);
+    fn leaving_and_finishing_release_in_any_order() {
+        let dependencies = CommitDependencies { early: true, ..CommitDependencies::new(0) };
+        let now = |seqno| dependencies.wait(seqno, None, Some(Duration::ZERO)).is_ok();
+        dependencies.release(2);
         assert!(!now(1));
-        settled.settle(1);
+        dependencies.release(1);
         assert!(now(2) && !now(3));
         // They finish.
-        settled.settle(1);
-        settled.settle(2);
+        dependencies.release(1);
+        dependencies.release(2);
         assert!(now(2) && !now(3));
-        settled.settle(3);
+        dependencies.release(3);
         assert!(now(3));
     }
 }

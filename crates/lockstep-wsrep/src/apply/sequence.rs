@@ -4,11 +4,11 @@
 //! [`CommitSequence::leave_out`] set them while nothing is in progress. Invariant otherwise:
 //! `finished <= left commit order <= started`, where "finished" means that the seqno and all below it have finished.
 
-use crate::apply::commit_barrier::CommitGate;
+use crate::apply::commit_barrier::SnapshotBarrier;
 use crate::apply::commit_dependency::CommitDependencies;
 use crate::apply::commit_order::CommitOrder;
 use crate::apply::finished::Finished;
-use crate::apply::gate::Gate;
+use crate::apply::seqno_limit::SeqnoLimit;
 use crate::sync::{Interrupt, Stop, lock};
 use lockstep_node::core::writeset::WriteSet;
 use lockstep_node::core::{EntryKind, SEQNO_UNDEFINED, Seqno};
@@ -21,10 +21,10 @@ pub(crate) struct CommitSequence {
     order: CommitOrder,
     finished: Finished,
     dependencies: CommitDependencies,
-    /// Closed by `pause`.
-    gate: Gate,
+    /// Set by `pause`.
+    pause: SeqnoLimit,
     /// Closed by `lockstep verify`. Passed in commit order.
-    barrier: Arc<CommitGate>,
+    barrier: Arc<SnapshotBarrier>,
     /// The first and last seqno that the last such view left out.
     left_out: Mutex<Option<(Seqno, Seqno)>>,
     /// The highest seqno that a receiving thread has taken.
@@ -37,8 +37,8 @@ impl Default for CommitSequence {
             order: CommitOrder::new(SEQNO_UNDEFINED),
             finished: Finished::new(SEQNO_UNDEFINED),
             dependencies: CommitDependencies::new(SEQNO_UNDEFINED),
-            gate: Gate::new(SEQNO_UNDEFINED),
-            barrier: Arc::new(CommitGate::default()),
+            pause: SeqnoLimit::new(SEQNO_UNDEFINED),
+            barrier: Arc::new(SnapshotBarrier::default()),
             left_out: Mutex::default(),
             taken: AtomicI64::new(SEQNO_UNDEFINED),
         }
@@ -51,13 +51,13 @@ impl CommitSequence {
         self.order.reset(seqno);
         self.finished.reset(seqno);
         self.dependencies.reset(seqno);
-        self.gate.reset(seqno);
+        self.pause.reset(seqno);
         self.barrier.reset(seqno);
         self.taken.store(seqno, Ordering::SeqCst);
     }
 
-    /// A view that has passed the gate leaves the seqnos up to `upto` out, and nothing is in progress. The gate stays as
-    /// it is: it has counted the view already, and a thread that closes it relies on that.
+    /// A view that has started leaves the seqnos up to `upto` out, and nothing is in progress. The limit of `pause` stays
+    /// as it is: it has counted the view already, and a thread that pauses relies on that.
     pub(crate) fn leave_out(&self, upto: Seqno) {
         // First: threads that are woken below read it.
         *lock(&self.left_out) = Some((self.finished.low() + 1, upto));
@@ -75,7 +75,7 @@ impl CommitSequence {
 
     /// Ends all waits, now and later.
     pub(crate) fn fail(&self) {
-        self.gate.fail();
+        self.pause.fail();
         self.order.fail();
         self.finished.fail();
         self.dependencies.fail();
@@ -83,7 +83,7 @@ impl CommitSequence {
 
     /// No further seqno starts; those that have started may finish. Returns the last one of them.
     pub(crate) fn stop(&self) -> Seqno {
-        let last = self.gate.stop();
+        let last = self.pause.stop();
         self.order.stop(last);
         self.finished.stop(last);
         self.dependencies.stop(last);
@@ -100,34 +100,34 @@ impl CommitSequence {
         self.taken.load(Ordering::SeqCst)
     }
 
-    /// Waits while the gate is closed for `seqno`.
+    /// Waits while a pause holds `seqno` back.
     pub(crate) fn start(
         &self,
         seqno: Seqno,
         interrupt: Option<&Interrupt>,
         timeout: Option<Duration>,
     ) -> Result<(), Stop> {
-        self.gate.pass(seqno, interrupt, timeout)
+        self.pause.pass(seqno, interrupt, timeout)
     }
 
     /// The last seqno that starts in this connection; the greatest number while that is not known.
     pub(crate) fn last_to_start(&self) -> Seqno {
-        self.gate.last()
+        self.pause.last()
     }
 
-    /// Closes the gate. Returns the last seqno that may start.
+    /// Lets no further seqno start. Returns the last one that may.
     pub(crate) fn pause(&self) -> Seqno {
-        self.gate.close()
+        self.pause.close()
     }
 
-    /// Opens the gate.
+    /// Lets all seqnos start.
     pub(crate) fn resume(&self) {
-        self.gate.open();
+        self.pause.open();
     }
 
-    /// Whether the gate is closed.
+    /// Whether a pause is in force.
     pub(crate) fn is_paused(&self) -> bool {
-        self.gate.is_closed()
+        self.pause.is_closed()
     }
 
     /// Waits until it is the turn of `seqno` in commit order.
@@ -146,7 +146,7 @@ impl CommitSequence {
     }
 
     /// The node's handle to the barrier.
-    pub(crate) fn barrier(&self) -> Arc<CommitGate> {
+    pub(crate) fn barrier(&self) -> Arc<SnapshotBarrier> {
         self.barrier.clone()
     }
 
@@ -154,7 +154,7 @@ impl CommitSequence {
     pub(crate) fn leave(&self, seqno: Seqno, early: bool) -> bool {
         let left = self.order.leave(seqno);
         if left && early {
-            self.dependencies.settle(seqno);
+            self.dependencies.release(seqno);
         }
         left
     }
@@ -176,7 +176,7 @@ impl CommitSequence {
 
     /// `seqno` has finished in the server. Returns the new low-water mark if it moved.
     pub(crate) fn finish(&self, seqno: Seqno) -> Option<Seqno> {
-        self.dependencies.settle(seqno);
+        self.dependencies.release(seqno);
         self.finished.finish(seqno)
     }
 
@@ -201,8 +201,8 @@ impl CommitSequence {
             "Finished up to {}, left commit order up to {}, started up to {}{}, taken up to {}, delivered up to {delivered}",
             self.finished.low(),
             self.order.left(),
-            self.gate.highest(),
-            if self.gate.is_closed() { " (paused)" } else { "" },
+            self.pause.highest(),
+            if self.pause.is_closed() { " (paused)" } else { "" },
             self.taken(),
         )
     }

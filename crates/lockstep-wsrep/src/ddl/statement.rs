@@ -99,7 +99,7 @@ fn wait_to_execute(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
     }));
     let who = || format!("this server's statement at seqno {seqno}");
     let ready = cx
-        .wait_gate(seqno, None)
+        .wait_to_start(seqno, None)
         .and_then(|()| cx.wait_finished(ordered.depends_on, None, who))
         .and_then(|()| cx.wait_turn(seqno, None));
     if ready.is_err() {

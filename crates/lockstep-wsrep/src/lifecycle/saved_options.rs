@@ -46,12 +46,12 @@ impl SavedOptions {
     /// The file is there, and cannot be read.
     pub(crate) fn open(dir: &Path, options: &mut Options) -> Result<(SavedOptions, Vec<Note>), String> {
         let path = dir.join(FILE);
-        let mut kept = SavedOptions { dir: dir.to_owned(), configured: options.clone(), sets: Sets::new() };
+        let mut saved = SavedOptions { dir: dir.to_owned(), configured: options.clone(), sets: Sets::new() };
         let mut notes = Vec::new();
         let note = |text| Note { warn: true, text };
         let text = match std::fs::read(&path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((kept, notes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((saved, notes)),
             Err(error) => {
                 let remedy = crate::lifecycle::state_files::remedy(&error, &path);
                 let what = "the file of the saved apply hold";
@@ -62,13 +62,13 @@ impl SavedOptions {
         else {
             let (live, configured) = ("yes".to_owned(), options.text("apply.paused"));
             let _ = options.set("apply.paused=yes", false);
-            kept.sets.insert("apply.paused", Set { live, configured });
+            saved.sets.insert("apply.paused", Set { live, configured });
             notes.push(note(format!(
                 "{} cannot be read, so the saved apply hold is unknown: this server applies nothing \
                  (apply.paused=yes) until you set apply.paused=no",
                 path.display()
             )));
-            return Ok((kept, notes));
+            return Ok((saved, notes));
         };
         for (name, set) in sets {
             let Set { live, configured } = &set;
@@ -83,10 +83,10 @@ impl SavedOptions {
                     "{name} is {live}, as SET GLOBAL set it before this start, and not {now}, the value in the \
                      configuration, until it is set again"
                 )));
-                kept.sets.insert(name, set);
+                saved.sets.insert(name, set);
             }
         }
-        Ok((kept, notes))
+        Ok((saved, notes))
     }
 
     /// Options have changed while the server runs; `options`: as they are now. Done when it is on the disk.
@@ -182,7 +182,8 @@ mod tests {
 
     impl Folder {
         fn new(name: &str) -> Folder {
-            let dir = std::env::temp_dir().join(format!("lockstep-kept-{}-{name}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("lockstep-saved-options-{}-{name}", std::process::id()));
             let _ = std::fs::remove_dir_all(&dir);
             std::fs::create_dir(&dir).unwrap();
             Folder(dir)
@@ -191,8 +192,8 @@ mod tests {
         /// A start with this configuration.
         fn start(&self, text: &str) -> (SavedOptions, Options, Vec<String>) {
             let mut options = Options::parse(text).unwrap();
-            let (kept, notes) = SavedOptions::open(&self.0, &mut options).unwrap();
-            (kept, options, notes.into_iter().map(|note| note.text).collect())
+            let (saved, notes) = SavedOptions::open(&self.0, &mut options).unwrap();
+            (saved, options, notes.into_iter().map(|note| note.text).collect())
         }
     }
 
@@ -202,30 +203,30 @@ mod tests {
         }
     }
 
-    fn set(kept: &mut SavedOptions, options: &mut Options, text: &str) {
+    fn set(saved: &mut SavedOptions, options: &mut Options, text: &str) {
         let changes = options.set(text, true).unwrap();
-        kept.changed(options, &changes).unwrap();
+        saved.changed(options, &changes).unwrap();
     }
 
     #[test]
     fn saved_option_survives_restart_until_changed() {
         let folder = Folder::new("holds");
-        let (mut kept, mut options, notes) = folder.start("");
-        assert!(notes.is_empty() && kept.list().is_empty());
-        set(&mut kept, &mut options, "apply.paused=yes; apply.until=2026-11-22 10:00:00; debug=yes");
+        let (mut saved, mut options, notes) = folder.start("");
+        assert!(notes.is_empty() && saved.list().is_empty());
+        set(&mut saved, &mut options, "apply.paused=yes; apply.until=2026-11-22 10:00:00; debug=yes");
         let hold = options.tuning().apply_hold;
         assert!(hold.paused && hold.until.is_some());
         // Without being closed, and as often as it may be.
         for _ in 0..2 {
-            let (kept, options, notes) = folder.start("");
+            let (saved, options, notes) = folder.start("");
             assert_eq!(options.tuning().apply_hold, hold);
-            assert_eq!(kept.list(), ["apply.paused=yes", "apply.until=2026-11-22 10:00:00"]);
+            assert_eq!(saved.list(), ["apply.paused=yes", "apply.until=2026-11-22 10:00:00"]);
             assert!(notes.len() == 2 && notes[0].contains("apply.paused is yes, as SET GLOBAL set it"));
         }
-        let (mut kept, mut options, _) = folder.start("");
-        set(&mut kept, &mut options, "apply.paused=no");
+        let (mut saved, mut options, _) = folder.start("");
+        set(&mut saved, &mut options, "apply.paused=no");
         assert_eq!(folder.start("").0.list(), ["apply.until=2026-11-22 10:00:00"]);
-        set(&mut kept, &mut options, "apply.until=none");
+        set(&mut saved, &mut options, "apply.until=none");
         assert!(!folder.0.join(FILE).exists());
         assert!(!folder.start("").1.tuning().apply_hold.is_set());
     }
@@ -233,22 +234,22 @@ mod tests {
     #[test]
     fn changed_configuration_overrides_saved_option() {
         let folder = Folder::new("since");
-        let (mut kept, mut options, _) = folder.start("apply.delay=1h");
-        set(&mut kept, &mut options, "apply.delay=0; apply.paused=yes");
+        let (mut saved, mut options, _) = folder.start("apply.delay=1h");
+        set(&mut saved, &mut options, "apply.delay=0; apply.paused=yes");
         // The same, written otherwise.
         let (_, options, _) = folder.start("apply.delay=3600s");
         assert!(options.tuning().apply_hold.delay.is_zero() && options.bool("apply.paused"));
-        let (kept, options, notes) = folder.start("apply.delay=2h");
+        let (saved, options, notes) = folder.start("apply.delay=2h");
         assert_eq!(options.time("apply.delay").as_secs(), 7200);
-        assert_eq!(kept.list(), ["apply.paused=yes"]);
+        assert_eq!(saved.list(), ["apply.paused=yes"]);
         assert!(notes.iter().any(|note| note.contains("since SET GLOBAL set 0")), "{notes:?}");
     }
 
     #[test]
     fn unreadable_saved_options_hold_all_entries_back() {
         let folder = Folder::new("damaged");
-        let (mut kept, mut options, _) = folder.start("");
-        set(&mut kept, &mut options, "apply.delay=1h");
+        let (mut saved, mut options, _) = folder.start("");
+        set(&mut saved, &mut options, "apply.delay=1h");
         let whole = std::fs::read(folder.0.join(FILE)).unwrap();
         let sum = |text: &str| format!("{text}sum {:08x}\n", crc32c::crc32c(text.as_bytes())).into_bytes();
         let mut bad: Vec<Vec<u8>> = (0..whole.len()).map(|at| whole[..at].to_vec()).collect();
@@ -265,8 +266,8 @@ mod tests {
             assert!(options.bool("apply.paused") && notes[0].contains("cannot be read"), "{bad:?}");
         }
         // An explicit setting wins.
-        let (mut kept, mut options, _) = folder.start("");
-        set(&mut kept, &mut options, "apply.paused=no");
+        let (mut saved, mut options, _) = folder.start("");
+        set(&mut saved, &mut options, "apply.paused=no");
         assert!(!folder.start("").1.tuning().apply_hold.is_set());
     }
 }

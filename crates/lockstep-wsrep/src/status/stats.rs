@@ -82,7 +82,7 @@ pub(crate) fn stats(provider: &Provider) -> Vec<(&'static str, Value)> {
         ("commit_oooe", Double(0.0)),
         ("commit_oool", Double(0.0)),
         ("commit_window", Double(cx.sequence.mean_window())),
-        ("local_state", Int(provider.shown_state() as i64)),
+        ("local_state", Int(provider.reported_state() as i64)),
         ("local_state_comment", Text(provider.state_comment().into())),
         ("cert_index_size", Int(cert_keys as i64)),
         ("causal_reads", Int(c.causal_reads.get())),

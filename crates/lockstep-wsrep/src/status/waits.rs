@@ -11,8 +11,8 @@ use std::time::Duration;
 const REPORT_AFTER: Duration = Duration::from_secs(30);
 
 impl Context {
-    /// Waits until the gate lets `seqno` through.
-    pub(crate) fn wait_gate(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
+    /// Waits until `seqno` may start, that is, until no pause holds it back.
+    pub(crate) fn wait_to_start(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
         match self.sequence.start(seqno, interrupt, Some(REPORT_AFTER)) {
             Err(Stop::TimedOut) => {
                 self.explain(&format!("seqno {seqno} waits to start: the provider is paused"), None);

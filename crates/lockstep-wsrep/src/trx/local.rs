@@ -297,7 +297,7 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
     // A transaction starts neither during a pause nor beside an entry that it depends on, above all a view or a statement
     // in total order.
     let interrupt = Some(&trx.interrupt);
-    let ready = cx.wait_gate(seqno, interrupt).and_then(|()| {
+    let ready = cx.wait_to_start(seqno, interrupt).and_then(|()| {
         cx.wait_finished(depends_on, interrupt, || format!("this server's transaction at seqno {seqno}"))
     });
     match ready {
@@ -343,10 +343,10 @@ pub(crate) fn enter(cx: &Context, trx: &Trx) -> Status {
     }
 }
 
-/// Waits for the turn of an own transaction. One that failed certification or was aborted has not passed the gate yet, and
+/// Waits for the turn of an own transaction. One that failed certification or was aborted has not started yet, and
 /// passes it here: during a pause the database's position must not move.
 fn take_turn(cx: &Context, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
-    cx.wait_gate(seqno, interrupt)?;
+    cx.wait_to_start(seqno, interrupt)?;
     cx.wait_turn(seqno, interrupt)
 }
 
@@ -389,7 +389,7 @@ pub(crate) unsafe fn begin_replay(cx: &Context, handle: &WsHandle) -> Result<Slo
     let seqno = slot.seqno;
     cx.host.log.debug(|| format!("replaying transaction {} at seqno {seqno}", trx.id));
     // Not interruptible: the transaction has been aborted already, and its seqno is the next one.
-    let ready = cx.wait_gate(seqno, None).and_then(|()| {
+    let ready = cx.wait_to_start(seqno, None).and_then(|()| {
         cx.wait_finished(seqno - 1, None, || format!("the replay of the transaction at seqno {seqno}"))
     });
     if ready.is_err() {

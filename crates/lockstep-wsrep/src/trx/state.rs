@@ -240,7 +240,7 @@ impl Inner {
         }
     }
 
-    /// The wait at the gate is over. Returns the status for `certify`.
+    /// The wait to start is over. Returns the status for `certify`.
     pub(crate) fn start(&mut self) -> Status {
         match (self.state, &self.slot) {
             (State::MustAbort, Some(slot)) => {

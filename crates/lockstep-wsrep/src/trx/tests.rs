@@ -152,9 +152,9 @@ fn committed_transaction_without_turn_goes_to_replay() {
 
 #[test]
 fn enter_after_giving_slot_up_fails_without_warning() {
-    // At the gate, waiting for its turn, and rolling back.
-    let mut at_the_gate = certified(WHOLE);
-    at_the_gate.not_here();
+    // Waiting to start, waiting for its turn, and rolling back.
+    let mut waiting_to_start = certified(WHOLE);
+    waiting_to_start.not_here();
     let mut fragment = certified(FLAG_TRX_START);
     fragment.want_turn();
     assert_eq!(fragment.no_turn(), Status::NODE_FAIL);
@@ -162,7 +162,7 @@ fn enter_after_giving_slot_up_fails_without_warning() {
     assert_eq!(failed.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
     failed.want_turn();
     assert_eq!(failed.no_turn(), Status::NODE_FAIL);
-    for mut trx in [at_the_gate, fragment, failed] {
+    for mut trx in [waiting_to_start, fragment, failed] {
         assert_eq!(trx.want_turn(), Turn::Refuse(Status::NODE_FAIL));
         let release = trx.release();
         assert_eq!((release.pass_order, release.finish, release.keep), (None, None, false));
@@ -218,7 +218,7 @@ fn aborts_between_and_inside_the_calls() {
     let mut trx = certified(WHOLE);
     trx.abort(4);
     assert!(trx.begin_replay().is_ok());
-    // At the gate.
+    // Waiting to start.
     let mut trx = in_certify();
     assert_eq!(trx.ordered(slot(5, WHOLE, true)), Status::OK);
     trx.abort(4);

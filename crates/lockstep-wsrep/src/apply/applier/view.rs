@@ -79,7 +79,7 @@ impl<'a> Applier<'a> {
         }
         if in_log {
             if applies && before < seqno - 1 {
-                // Not earlier: until the view has passed the gate, the database is below the seqnos that it leaves out. A
+                // Not earlier: until the view has started, the database is below the seqnos that it leaves out. A
                 // backup taken meanwhile, or the state file of a member that leaves, must show that position.
                 sequence.leave_out(seqno - 1);
                 self.warn_of_lost_gtids(before, seqno);

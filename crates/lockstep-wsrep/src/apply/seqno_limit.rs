@@ -1,4 +1,4 @@
-//! The gate that `pause` closes: a seqno above its limit may not start to be applied or to commit.
+//! A limit on seqnos. A thread whose seqno lies above the limit waits. `pause` and the barrier of `lockstep verify` set one.
 
 use crate::sync::{Ended, Interrupt, Stop, Waiter, Waiters, lock};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,18 +10,18 @@ const OPEN: i64 = i64::MAX;
 
 /// See the module.
 ///
-/// The fast path is two atomic operations: raise `highest`, then read `limit`. [`Gate::close`] shuts `limit` first and
-/// reads `highest` then. So each seqno is either counted in `highest`, and may pass, or sees the gate closed.
-pub(crate) struct Gate {
+/// The fast path is two atomic operations: raise `highest`, then read `limit`. [`SeqnoLimit::close`] first lowers `limit` below all
+/// seqnos, then reads `highest`. So each seqno is either counted in `highest`, and may pass, or sees the lower limit.
+pub(crate) struct SeqnoLimit {
     highest: AtomicI64,
     limit: AtomicI64,
     waiters: Waiters,
     ended: Ended,
 }
 
-impl Gate {
-    pub(crate) fn new(position: i64) -> Gate {
-        Gate {
+impl SeqnoLimit {
+    pub(crate) fn new(position: i64) -> SeqnoLimit {
+        SeqnoLimit {
             highest: AtomicI64::new(position),
             limit: AtomicI64::new(OPEN),
             waiters: Mutex::new(Vec::new()),
@@ -29,12 +29,12 @@ impl Gate {
         }
     }
 
-    /// The highest seqno that has called [`Gate::pass`].
+    /// The highest seqno that has called [`SeqnoLimit::pass`].
     pub(crate) fn highest(&self) -> i64 {
         self.highest.load(Ordering::SeqCst)
     }
 
-    /// Waits while the gate is closed for `seqno`.
+    /// Waits while `seqno` is above the limit.
     pub(crate) fn pass(
         &self,
         seqno: i64,
@@ -64,7 +64,7 @@ impl Gate {
         }
     }
 
-    /// Closes the gate. Returns the last seqno that may pass.
+    /// Sets the limit to the highest seqno that has called [`SeqnoLimit::pass`], and returns it.
     pub(crate) fn close(&self) -> i64 {
         self.limit.store(i64::MIN, Ordering::SeqCst);
         let last = self.highest();
@@ -72,7 +72,7 @@ impl Gate {
         last
     }
 
-    /// The last seqno that may pass after [`Gate::stop`]; the greatest number before.
+    /// The last seqno that may pass after [`SeqnoLimit::stop`]; the greatest number before.
     pub(crate) fn last(&self) -> i64 {
         self.ended.last()
     }
@@ -82,7 +82,7 @@ impl Gate {
         self.set_limit(seqno);
     }
 
-    /// Opens the gate.
+    /// Removes the limit.
     pub(crate) fn open(&self) {
         self.set_limit(OPEN);
     }
@@ -104,7 +104,7 @@ impl Gate {
         ready.iter().for_each(|(_, waiter)| waiter.wake());
     }
 
-    /// Sets the position, while nothing is in progress. A closed gate stays closed.
+    /// Sets the position, while nothing is in progress. The limit stays as it is.
     pub(crate) fn reset(&self, position: i64) {
         self.highest.store(position, Ordering::SeqCst);
         self.ended.reset();
@@ -144,21 +144,21 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(30);
 
     #[test]
-    fn closed_gate_stops_seqnos_above_highest_passed() {
-        let gate = Arc::new(Gate::new(0));
-        gate.pass(3, None, None).unwrap();
-        assert_eq!(gate.close(), 3);
-        gate.pass(2, None, None).unwrap();
+    fn limit_stops_seqnos_above_highest_passed() {
+        let limit = Arc::new(SeqnoLimit::new(0));
+        limit.pass(3, None, None).unwrap();
+        assert_eq!(limit.close(), 3);
+        limit.pass(2, None, None).unwrap();
         let waiting = {
-            let gate = gate.clone();
-            std::thread::spawn(move || gate.pass(4, None, None))
+            let limit = limit.clone();
+            std::thread::spawn(move || limit.pass(4, None, None))
         };
         let interrupt = Interrupt::default();
         interrupt.raise();
-        assert_eq!(gate.pass(5, Some(&interrupt), None), Err(Stop::Interrupted));
+        assert_eq!(limit.pass(5, Some(&interrupt), None), Err(Stop::Interrupted));
         std::thread::sleep(SHORT);
         assert!(!waiting.is_finished());
-        gate.open();
+        limit.open();
         waiting.join().unwrap().unwrap();
     }
 
@@ -166,16 +166,16 @@ mod tests {
     fn pauses_under_load_lose_no_wake_up() {
         let order = Arc::new(CommitOrder::new(0));
         let finished = Arc::new(Finished::new(0));
-        let gate = Arc::new(Gate::new(0));
+        let limit = Arc::new(SeqnoLimit::new(0));
         const THREADS: i64 = 8;
         const EACH: i64 = 400;
         let threads: Vec<_> = (0..THREADS)
             .map(|n| {
-                let (order, finished, gate) = (order.clone(), finished.clone(), gate.clone());
+                let (order, finished, limit) = (order.clone(), finished.clone(), limit.clone());
                 std::thread::spawn(move || {
                     for round in 0..EACH {
                         let seqno = round * THREADS + n + 1;
-                        gate.pass(seqno, None, None).unwrap();
+                        limit.pass(seqno, None, None).unwrap();
                         finished.wait(seqno - THREADS / 2, None, None).unwrap();
                         order.enter(seqno, None, None).unwrap();
                         assert!(order.leave(seqno));
@@ -185,11 +185,11 @@ mod tests {
             })
             .collect();
         for _ in 0..20 {
-            let last = gate.close();
+            let last = limit.close();
             finished.wait(last, None, None).unwrap();
-            assert_eq!(finished.low(), last, "nothing above the gate's limit has moved");
+            assert_eq!(finished.low(), last, "nothing above the limit has moved");
             assert_eq!(order.left(), last);
-            gate.open();
+            limit.open();
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!((order.left(), finished.low()), (THREADS * EACH, THREADS * EACH));
