@@ -49,13 +49,13 @@ pub(crate) enum Line {
     /// The state of the statement at this seqno.
     Mark(Mark),
     /// The write-set at this seqno creates this table again.
-    Anew(Table),
+    Recreated(Table),
     /// This database may have received the write-sets up to this seqno before.
     Upto,
 }
 
 /// A table that was created again.
-struct Anew {
+struct Recreated {
     seqno: Seqno,
     table: Table,
     /// The number of records before it.
@@ -72,7 +72,7 @@ struct Inner {
     records: u64,
     /// Each with its age: the number of records before it.
     marks: BTreeMap<Seqno, (Mark, u64)>,
-    anew: Vec<Anew>,
+    recreated: Vec<Recreated>,
     upto: Option<(Seqno, u64)>,
 }
 
@@ -130,8 +130,8 @@ impl DdlJournal {
     }
 
     /// The write-set at this seqno replaces this table next.
-    pub(crate) fn anew(&self, at: Gtid, table: Table) -> io::Result<()> {
-        self.write(at, Line::Anew(table))
+    pub(crate) fn recreated(&self, at: Gtid, table: Table) -> io::Result<()> {
+        self.write(at, Line::Recreated(table))
     }
 
     /// The tables that write-sets below `at` have created again since the statement at `at` got its mark.
@@ -140,8 +140,8 @@ impl DdlJournal {
         let Some(&(_, age)) = inner.marks.get(&at.seqno).filter(|_| inner.history == at.uuid) else {
             return Vec::new();
         };
-        let since = inner.anew.iter().filter(|anew| anew.age > age && anew.seqno < at.seqno);
-        since.map(|anew| anew.table.clone()).collect()
+        let since = inner.recreated.iter().filter(|table| table.age > age && table.seqno < at.seqno);
+        since.map(|table| table.table.clone()).collect()
     }
 
     /// This database may have received the write-sets up to here before.
@@ -248,7 +248,7 @@ impl Inner {
             Line::Mark(mark) => {
                 self.marks.insert(seqno, (mark, age));
             }
-            Line::Anew(table) => self.anew.push(Anew { seqno, table, age }),
+            Line::Recreated(table) => self.recreated.push(Recreated { seqno, table, age }),
             Line::Upto => self.upto = Some((seqno, age)),
         }
     }
@@ -257,11 +257,12 @@ impl Inner {
     /// while an older mark of a later statement exists.
     fn needed(&mut self) -> Vec<(Seqno, Line)> {
         let marks = &self.marks;
-        self.anew.retain(|anew| marks.range(anew.seqno..).any(|(_, mark)| mark.1 < anew.age));
+        self.recreated.retain(|table| marks.range(table.seqno..).any(|(_, mark)| mark.1 < table.age));
         let marks = marks.iter().map(|(&seqno, &(mark, age))| (age, seqno, Line::Mark(mark)));
-        let anew = self.anew.iter().map(|anew| (anew.age, anew.seqno, Line::Anew(anew.table.clone())));
+        let tables =
+            self.recreated.iter().map(|table| (table.age, table.seqno, Line::Recreated(table.table.clone())));
         let upto = self.upto.iter().map(|&(seqno, age)| (age, seqno, Line::Upto));
-        let mut all: Vec<_> = marks.chain(anew).chain(upto).collect();
+        let mut all: Vec<_> = marks.chain(tables).chain(upto).collect();
         all.sort_by_key(|(age, ..)| *age);
         all.into_iter().map(|(_, seqno, entry)| (seqno, entry)).collect()
     }
@@ -322,7 +323,7 @@ pub(crate) fn record(at: Gtid, entry: &Line) -> String {
     match entry {
         Line::Mark(Mark::Begun(rule)) => format!("begun {at} {rule}"),
         Line::Mark(Mark::Done) => format!("done {at}"),
-        Line::Anew((schema, name)) => format!("anew {at} {} {}", hex(schema), hex(name)),
+        Line::Recreated((schema, name)) => format!("anew {at} {} {}", hex(schema), hex(name)),
         Line::Upto => format!("upto {at}"),
     }
 }
@@ -350,7 +351,7 @@ pub(crate) fn parse(text: &str) -> Option<(Gtid, Line)> {
         ("upto", None) => Some((at, Line::Upto)),
         ("anew", Some(names)) => {
             let (schema, name) = names.split_once(' ')?;
-            Some((at, Line::Anew((unhex(schema)?, unhex(name)?))))
+            Some((at, Line::Recreated((unhex(schema)?, unhex(name)?))))
         }
         _ => None,
     }
@@ -418,7 +419,7 @@ mod tests {
         let (marks, warning) = dir.open();
         assert_eq!((warning, marks.open_one(), marks.of(at(1))), (None, None, None));
         assert_eq!(marks.history(), None);
-        marks.begun(at(5), Rule::Again).unwrap();
+        marks.begun(at(5), Rule::Repeatable).unwrap();
         marks.done(at(5)).unwrap();
         marks.begun(at(9), COMPARE).unwrap();
         drop(marks);
@@ -442,9 +443,9 @@ mod tests {
     fn torn_last_mark_is_dropped_and_damage_voids_all() {
         let dir = Dir::new("torn");
         let (marks, _) = dir.open();
-        marks.begun(at(5), Rule::Again).unwrap();
+        marks.begun(at(5), Rule::Repeatable).unwrap();
         marks.done(at(5)).unwrap();
-        marks.begun(at(9), Rule::Again).unwrap();
+        marks.begun(at(9), Rule::Repeatable).unwrap();
         let whole = std::fs::read(dir.file()).unwrap();
         let last = whole[..whole.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
         for cut in last..whole.len() {
@@ -469,14 +470,14 @@ mod tests {
     #[test]
     fn marks_of_other_database_are_ignored() {
         let dir = Dir::new("other");
-        dir.open().0.begun(at(5), Rule::Again).unwrap();
+        dir.open().0.begun(at(5), Rule::Repeatable).unwrap();
         std::fs::rename(dir.0.join("ibdata1"), dir.0.join("old")).unwrap();
         std::fs::write(dir.0.join("ibdata1"), "restored").unwrap();
         let (marks, warning) = dir.open();
         assert!(warning.unwrap().contains("another database"));
         assert_eq!(marks.of(at(5)), None);
-        marks.begun(at(6), Rule::Again).unwrap();
-        assert_eq!(dir.open().0.of(at(6)), Some(Mark::Begun(Rule::Again)));
+        marks.begun(at(6), Rule::Repeatable).unwrap();
+        assert_eq!(dir.open().0.of(at(6)), Some(Mark::Begun(Rule::Repeatable)));
     }
 
     #[test]
@@ -485,15 +486,15 @@ mod tests {
         let (marks, _) = dir.open();
         let table = |name: &str| ("a schema".to_string(), format!("{name}\n\u{e9}"));
         let executed = |marks: &DdlJournal, seqno| {
-            marks.begun(at(seqno), Rule::Again).and_then(|()| marks.done(at(seqno))).unwrap();
+            marks.begun(at(seqno), Rule::Repeatable).and_then(|()| marks.done(at(seqno))).unwrap();
         };
         executed(&marks, 3);
         marks.begun(at(7), COMPARE).unwrap();
         executed(&marks, 8);
         marks.expect(at(9)).unwrap();
-        marks.anew(at(5), table("t")).unwrap();
+        marks.recreated(at(5), table("t")).unwrap();
         // Executed again: this mark refers to the new table.
-        marks.begun(at(7), Rule::Again).unwrap();
+        marks.begun(at(7), Rule::Repeatable).unwrap();
         let check = |marks: &DdlJournal| {
             assert_eq!(marks.created_since(at(3)), [], "it came before the table");
             assert_eq!(marks.created_since(at(7)), []);
@@ -520,7 +521,7 @@ mod tests {
     fn forgotten_marks_are_gone_and_file_stays_small() {
         let dir = Dir::new("forget");
         let (marks, _) = dir.open();
-        marks.begun(at(5), Rule::Again).unwrap();
+        marks.begun(at(5), Rule::Repeatable).unwrap();
         marks.forget().unwrap();
         marks.forget().unwrap();
         assert_eq!((marks.of(at(5)), dir.open().0.of(at(5))), (None, None));
@@ -532,7 +533,7 @@ mod tests {
             inner.history = at(0).uuid;
             inner.note(seqno, Line::Mark(Mark::Done));
         }
-        marks.begun(at(10_000), Rule::Again).unwrap();
+        marks.begun(at(10_000), Rule::Repeatable).unwrap();
         let marks = dir.open().0;
         assert_eq!(marks.of(at(10_000 - KEEP as i64)), None);
         assert_eq!(marks.of(at(10_001 - KEEP as i64)), Some(Mark::Done));

@@ -15,25 +15,25 @@ use ctas_replay::CtasReplay;
 use journal::{DdlJournal, Mark};
 use lockstep_node::Ordered;
 use lockstep_node::core::{EntryKind, Gtid, SEQNO_UNDEFINED, Seqno};
-use recovery::{Bearing, Rule};
+use recovery::{Relation, Rule};
 use std::path::Path;
 use std::sync::Arc;
 
 /// The effect of a statement that this server began before it was killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Former {
+pub(crate) enum CrashOutcome {
     /// It had not begun the statement.
     NotBegun,
     /// It had executed the statement.
     Executed,
     /// It may have executed the statement, which is executed now: an error only means that it had.
-    Again,
+    MayBeExecuted,
 }
 
-impl Former {
+impl CrashOutcome {
     /// Whether the statement is executed now, with its marks in the journal.
     pub(crate) fn is_executed_now(self) -> bool {
-        self != Former::Executed
+        self != CrashOutcome::Executed
     }
 }
 
@@ -110,7 +110,7 @@ impl Ddl {
     /// The statement above `position` that may or may not have been executed, if the journal cannot tell.
     pub(crate) fn in_doubt(&self, position: Gtid) -> Option<Seqno> {
         let (at, rule) = self.journal.open_one()?;
-        let open = rule == Rule::Doubt
+        let open = rule == Rule::Undecidable
             && at.uuid == position.uuid
             && position.seqno != SEQNO_UNDEFINED
             && position.seqno < at.seqno;
@@ -142,14 +142,14 @@ impl Ddl {
     ///
     /// # Errors
     /// The outcome of the statement cannot be determined, or the table's creation cannot be recorded.
-    pub(crate) fn look_back(
+    pub(crate) fn outcome_before_crash(
         &self,
         host: &Host,
         at: Gtid,
         ordered: &mut Ordered,
-    ) -> Result<Option<Former>, Unsafe> {
+    ) -> Result<Option<CrashOutcome>, Unsafe> {
         if ordered.kind == EntryKind::TotalOrder {
-            return self.former(host, at, &ordered.writeset.data).map(Some);
+            return self.statement_outcome(host, at, &ordered.writeset.data).map(Some);
         }
         self.replay_ctas(host, at, ordered).map(|()| None)
     }
@@ -158,20 +158,20 @@ impl Ddl {
     ///
     /// # Errors
     /// The outcome cannot be determined: the statement names a table that has been created again since.
-    fn former(&self, host: &Host, at: Gtid, data: &[u8]) -> Result<Former, Unsafe> {
-        let Some(mark) = self.journal.of(at) else { return Ok(Former::NotBegun) };
+    fn statement_outcome(&self, host: &Host, at: Gtid, data: &[u8]) -> Result<CrashOutcome, Unsafe> {
+        let Some(mark) = self.journal.of(at) else { return Ok(CrashOutcome::NotBegun) };
         let seqno = at.seqno;
-        match (recovery::bearing(data, &self.journal.created_since(at)), mark) {
-            (Bearing::None, mark) => Ok(self.outcome(host, at, data, mark)),
-            (_, Mark::Begun(Rule::Again)) => Ok(self.outcome(host, at, data, mark)),
+        match (recovery::relation(data, &self.journal.created_since(at)), mark) {
+            (Relation::None, mark) => Ok(self.outcome(host, at, data, mark)),
+            (_, Mark::Begun(Rule::Repeatable)) => Ok(self.outcome(host, at, data, mark)),
             // The statement changed the former table only. On the new table it is executed for the first time, and an
             // error is a real one.
-            (Bearing::Alone, Mark::Begun(Rule::Compare { .. }) | Mark::Done) => {
+            (Relation::Alone, Mark::Begun(Rule::Compare { .. }) | Mark::Done) => {
                 host.log.info(format!(
                     "this server crashed in the statement at seqno {seqno}: it is executed again, because the table \
                      that it changes has been created again since"
                 ));
-                Ok(Former::NotBegun)
+                Ok(CrashOutcome::NotBegun)
             }
             _ => {
                 let why = format!(
@@ -183,14 +183,14 @@ impl Ddl {
         }
     }
 
-    fn outcome(&self, host: &Host, at: Gtid, data: &[u8], mark: Mark) -> Former {
+    fn outcome(&self, host: &Host, at: Gtid, data: &[u8], mark: Mark) -> CrashOutcome {
         let seqno = at.seqno;
         match mark {
             Mark::Done => {
                 host.log.info(format!(
                     "this server had executed the statement at seqno {seqno} before it crashed"
                 ));
-                Former::Executed
+                CrashOutcome::Executed
             }
             Mark::Begun(rule) if recovery::was_executed(rule, data, &host.data_dir) => {
                 host.log.info(format!(
@@ -198,20 +198,20 @@ impl Ddl {
                      was executed"
                 ));
                 self.done(host, at);
-                Former::Executed
+                CrashOutcome::Executed
             }
             Mark::Begun(rule) => {
                 let why = match rule {
-                    Rule::Again => "a repeated execution is harmless",
+                    Rule::Repeatable => "a repeated execution is harmless",
                     Rule::Compare { .. } => "the objects that it changes are unchanged",
-                    Rule::Doubt => {
+                    Rule::Undecidable => {
                         "this server cannot tell whether it was executed, and no member has executed it"
                     }
                 };
                 host.log.info(format!(
                     "this server crashed in the statement at seqno {seqno}: it is executed again, because {why}"
                 ));
-                Former::Again
+                CrashOutcome::MayBeExecuted
             }
         }
     }
@@ -227,7 +227,7 @@ impl Ddl {
         }
         let Some((data, statement)) = lockstep_rows::replacing(&ordered.writeset.data) else { return Ok(()) };
         let Some((schema, name)) = recovery::created(&statement) else { return Ok(()) };
-        if let Err(error) = self.journal.anew(at, (schema.clone(), name.clone())) {
+        if let Err(error) = self.journal.recreated(at, (schema.clone(), name.clone())) {
             let why = format!("cannot record that {schema}.{name} is created again: {error}");
             return Err(Unsafe { why, corrupt: false });
         }

@@ -14,22 +14,22 @@ use std::path::Path;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
     /// It need not be known: executing the statement twice is as good as once.
-    Again,
+    Repeatable,
     /// Compare the definitions of its tables: if they are unchanged, the statement has not been executed.
     Compare {
         /// [`print_of`] before the statement.
         print: u64,
     },
     /// It cannot be determined.
-    Doubt,
+    Undecidable,
 }
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rule::Again => write!(f, "again"),
+            Rule::Repeatable => write!(f, "again"),
             Rule::Compare { print } => write!(f, "compare {print:016x}"),
-            Rule::Doubt => write!(f, "doubt"),
+            Rule::Undecidable => write!(f, "doubt"),
         }
     }
 }
@@ -38,8 +38,8 @@ impl Rule {
     /// Parses the output of [`Display`](fmt::Display).
     pub(crate) fn parse(text: &str) -> Option<Rule> {
         match text {
-            "again" => Some(Rule::Again),
-            "doubt" => Some(Rule::Doubt),
+            "again" => Some(Rule::Repeatable),
+            "doubt" => Some(Rule::Undecidable),
             _ => {
                 let print = u64::from_str_radix(text.strip_prefix("compare ")?, 16).ok()?;
                 Some(Rule::Compare { print })
@@ -51,18 +51,20 @@ impl Rule {
 /// The kind of a statement, from its text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Kind {
-    Again,
+    Repeatable,
     /// It changes the definitions of these tables: schema and name.
     Changes(Vec<(String, String)>),
-    Doubt,
+    Undecidable,
 }
 
 /// The rule for the statement in `data`, which is executed next.
 pub(crate) fn rule(data: &[u8], dir: &Path) -> Rule {
     match kind_of_data(data) {
-        Kind::Again => Rule::Again,
-        Kind::Changes(tables) => print_of(&tables, dir).map_or(Rule::Doubt, |print| Rule::Compare { print }),
-        Kind::Doubt => Rule::Doubt,
+        Kind::Repeatable => Rule::Repeatable,
+        Kind::Changes(tables) => {
+            print_of(&tables, dir).map_or(Rule::Undecidable, |print| Rule::Compare { print })
+        }
+        Kind::Undecidable => Rule::Undecidable,
     }
 }
 
@@ -79,7 +81,7 @@ pub(crate) fn was_executed(rule: Rule, data: &[u8], dir: &Path) -> bool {
 
 /// The relation of a statement to some tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Bearing {
+pub(crate) enum Relation {
     /// It names none of the tables.
     None,
     /// It changes one of the tables, and nothing else.
@@ -89,14 +91,14 @@ pub(crate) enum Bearing {
 }
 
 /// The relation of the statement in `data` to `tables`, each a schema and a name.
-pub(crate) fn bearing(data: &[u8], tables: &[(String, String)]) -> Bearing {
+pub(crate) fn relation(data: &[u8], tables: &[(String, String)]) -> Relation {
     if tables.is_empty() {
-        return Bearing::None;
+        return Relation::None;
     }
-    single_statement(data).map_or(Bearing::Unclear, |s| bearing_of(&s.sql, &s.schema, tables))
+    single_statement(data).map_or(Relation::Unclear, |s| relation_of(&s.sql, &s.schema, tables))
 }
 
-fn bearing_of(sql: &str, schema: &str, tables: &[(String, String)]) -> Bearing {
+fn relation_of(sql: &str, schema: &str, tables: &[(String, String)]) -> Relation {
     let same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
     // Names that are not ASCII are in the client's character set in one place and in another one here: any two may match.
     let may_be = |a: &str, b: &str| same(a, b) || (!a.is_ascii() && !b.is_ascii());
@@ -105,16 +107,16 @@ fn bearing_of(sql: &str, schema: &str, tables: &[(String, String)]) -> Bearing {
         |name: &str| tokens.iter().any(|t| matches!(t, Token::Word(w) | Token::Name(w) if may_be(w, name)));
     let of_schemas = says("DATABASE") || says("SCHEMA");
     if !tables.iter().any(|(schema, table)| says(table) || (of_schemas && says(schema))) {
-        return Bearing::None;
+        return Relation::None;
     }
     match kind(sql, schema) {
         Kind::Changes(changed)
             if !["RENAME", "EXCHANGE", "CONVERT"].iter().any(|word| says(word))
                 && changed.iter().all(|c| tables.iter().any(|t| same(&c.0, &t.0) && same(&c.1, &t.1))) =>
         {
-            Bearing::Alone
+            Relation::Alone
         }
-        _ => Bearing::Unclear,
+        _ => Relation::Unclear,
     }
 }
 
@@ -135,7 +137,7 @@ fn single_statement(data: &[u8]) -> Option<Statement> {
 }
 
 fn kind_of_data(data: &[u8]) -> Kind {
-    single_statement(data).map_or(Kind::Doubt, |statement| kind(&statement.sql, &statement.schema))
+    single_statement(data).map_or(Kind::Undecidable, |statement| kind(&statement.sql, &statement.schema))
 }
 
 /// A fingerprint of the definitions of these tables, present or absent. `None` if the file name of a table is not known, or
@@ -309,18 +311,18 @@ fn kind(sql: &str, schema: &str) -> Kind {
     {
         while !at.rest.is_empty() && at.word() != "FOR" {}
     }
-    let changes = |tables: Option<Vec<(String, String)>>| tables.map_or(Kind::Doubt, Kind::Changes);
+    let changes = |tables: Option<Vec<(String, String)>>| tables.map_or(Kind::Undecidable, Kind::Changes);
     match at.word().as_str() {
         "ALTER" => {
             at.skip(&["ONLINE", "IGNORE"]);
             match at.word().as_str() {
                 // Executed twice, it has no effect, and the definition stays the same.
-                "TABLE" if at.has("EXCHANGE") => Kind::Doubt,
+                "TABLE" if at.has("EXCHANGE") => Kind::Undecidable,
                 "TABLE" => {
                     at.skip(&["IF", "EXISTS"]);
                     changes(at.table().map(|table| vec![table]))
                 }
-                _ => Kind::Again,
+                _ => Kind::Repeatable,
             }
         }
         verb @ ("CREATE" | "DROP") => {
@@ -336,7 +338,7 @@ fn kind(sql: &str, schema: &str) -> Kind {
                     at.skip(&["IF", "NOT", "EXISTS"]);
                     changes(at.table().map(|table| vec![table]))
                 }
-                _ => Kind::Again,
+                _ => Kind::Repeatable,
             }
         }
         "RENAME" if ["TABLE", "TABLES"].contains(&at.peek().as_str()) => {
@@ -344,12 +346,12 @@ fn kind(sql: &str, schema: &str) -> Kind {
             at.skip(&["IF", "EXISTS"]);
             let mut tables = Vec::new();
             loop {
-                let Some(from) = at.table() else { return Kind::Doubt };
+                let Some(from) = at.table() else { return Kind::Undecidable };
                 at.skip(&["WAIT", "NOWAIT"]);
                 if at.word() != "TO" {
-                    return Kind::Doubt;
+                    return Kind::Undecidable;
                 }
-                let Some(to) = at.table() else { return Kind::Doubt };
+                let Some(to) = at.table() else { return Kind::Undecidable };
                 tables.extend([from, to]);
                 if !at.is(',') {
                     return Kind::Changes(tables);
@@ -357,8 +359,8 @@ fn kind(sql: &str, schema: &str) -> Kind {
             }
         }
         "TRUNCATE" | "GRANT" | "REVOKE" | "ANALYZE" | "OPTIMIZE" | "REPAIR" | "CHECK" | "FLUSH" | "SET"
-        | "INSTALL" | "UNINSTALL" | "RESET" => Kind::Again,
-        _ => Kind::Doubt,
+        | "INSTALL" | "UNINSTALL" | "RESET" => Kind::Repeatable,
+        _ => Kind::Undecidable,
     }
 }
 
@@ -391,7 +393,7 @@ mod tests {
             "SET PASSWORD FOR u@h = 'x'",
             "ANALYZE TABLE t",
         ] {
-            assert_eq!(kind(sql, "test"), Kind::Again, "{sql}");
+            assert_eq!(kind(sql, "test"), Kind::Repeatable, "{sql}");
         }
     }
 
@@ -410,7 +412,7 @@ mod tests {
             ("CREATE TABLE t AS SELECT * FROM u", &["test.t"]),
         ] {
             let due = match tables.len() {
-                1 if sql.starts_with("rename") => Kind::Doubt,
+                1 if sql.starts_with("rename") => Kind::Undecidable,
                 _ => changes(tables),
             };
             assert_eq!(kind(sql, "test"), due, "{sql}");
@@ -421,32 +423,32 @@ mod tests {
     fn bearing_on_recreated_table_is_recognised() {
         let tables = [("test".to_owned(), "T".to_owned())];
         for (sql, due) in [
-            ("ALTER TABLE t ADD INDEX (a)", Bearing::Alone),
-            ("CREATE INDEX i ON test.t (a)", Bearing::Alone),
-            ("ALTER TABLE t RENAME TO u", Bearing::Unclear),
-            ("RENAME TABLE t TO u", Bearing::Unclear),
-            ("ALTER TABLE p EXCHANGE PARTITION q WITH TABLE t", Bearing::Unclear),
-            ("ALTER TABLE p CONVERT TABLE t TO PARTITION q VALUES LESS THAN (5)", Bearing::Unclear),
-            ("ALTER TABLE u ADD t INT", Bearing::Unclear),
-            ("ALTER TABLE other.t ADD a INT", Bearing::Unclear),
-            ("DROP TABLE u, `t`", Bearing::Unclear),
-            ("DROP DATABASE test", Bearing::Unclear),
-            ("ALTER TABLE test.u ADD a INT", Bearing::None),
-            ("CREATE USER u@h IDENTIFIED BY 't'", Bearing::None),
+            ("ALTER TABLE t ADD INDEX (a)", Relation::Alone),
+            ("CREATE INDEX i ON test.t (a)", Relation::Alone),
+            ("ALTER TABLE t RENAME TO u", Relation::Unclear),
+            ("RENAME TABLE t TO u", Relation::Unclear),
+            ("ALTER TABLE p EXCHANGE PARTITION q WITH TABLE t", Relation::Unclear),
+            ("ALTER TABLE p CONVERT TABLE t TO PARTITION q VALUES LESS THAN (5)", Relation::Unclear),
+            ("ALTER TABLE u ADD t INT", Relation::Unclear),
+            ("ALTER TABLE other.t ADD a INT", Relation::Unclear),
+            ("DROP TABLE u, `t`", Relation::Unclear),
+            ("DROP DATABASE test", Relation::Unclear),
+            ("ALTER TABLE test.u ADD a INT", Relation::None),
+            ("CREATE USER u@h IDENTIFIED BY 't'", Relation::None),
         ] {
-            assert_eq!(bearing_of(sql, "test", &tables), due, "{sql}");
+            assert_eq!(relation_of(sql, "test", &tables), due, "{sql}");
         }
-        assert_eq!(bearing(b"no event", &tables), Bearing::Unclear);
+        assert_eq!(relation(b"no event", &tables), Relation::Unclear);
         // The same name in another character set has other bytes.
         let tables = [("test".to_owned(), "t\u{e9}".to_owned())];
         for (sql, due) in [
-            ("ALTER TABLE `t\u{fffd}` ADD a INT", Bearing::Unclear),
-            ("ALTER TABLE `t\u{e9}` ADD a INT", Bearing::Alone),
-            ("ALTER TABLE t ADD a INT", Bearing::None),
+            ("ALTER TABLE `t\u{fffd}` ADD a INT", Relation::Unclear),
+            ("ALTER TABLE `t\u{e9}` ADD a INT", Relation::Alone),
+            ("ALTER TABLE t ADD a INT", Relation::None),
         ] {
-            assert_eq!(bearing_of(sql, "test", &tables), due, "{sql}");
+            assert_eq!(relation_of(sql, "test", &tables), due, "{sql}");
         }
-        assert_eq!(bearing(b"no event", &[]), Bearing::None);
+        assert_eq!(relation(b"no event", &[]), Relation::None);
         let sql = |sql: &str| Statement { schema: "test".into(), sql: sql.into(), annotation: false };
         let named = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
         assert_eq!(created(&sql("CREATE TABLE `a``b` (\n `x` int)")), named("test", "a`b"));
@@ -466,7 +468,7 @@ mod tests {
             "",
             "/* nothing",
         ] {
-            assert_eq!(kind(sql, "test"), Kind::Doubt, "{sql}");
+            assert_eq!(kind(sql, "test"), Kind::Undecidable, "{sql}");
         }
     }
 
@@ -496,7 +498,7 @@ mod tests {
 
     #[test]
     fn rule_survives_display_and_parse() {
-        for rule in [Rule::Again, Rule::Compare { print: u64::MAX }, Rule::Doubt] {
+        for rule in [Rule::Repeatable, Rule::Compare { print: u64::MAX }, Rule::Undecidable] {
             assert_eq!(Rule::parse(&rule.to_string()), Some(rule));
         }
         assert_eq!(Rule::parse("maybe"), None);

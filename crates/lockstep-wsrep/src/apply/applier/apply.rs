@@ -2,7 +2,7 @@
 
 use super::{Applier, Break, Held, Job, MEASURED, Next};
 use crate::apply::blocked_time::BlockedTime;
-use crate::ddl::Former;
+use crate::ddl::CrashOutcome;
 use crate::trx::state::{Place, dummy_flags};
 use crate::trx::submit::apply_meta;
 use crate::trx::table::{Handle, Remote};
@@ -77,21 +77,24 @@ impl<'a> Applier<'a> {
         let orphan = self.is_orphan(&ordered);
         let mut dummy = !ordered.pass || orphan;
         let at = cx.identity.at(seqno);
-        let mut statement = match (!dummy).then(|| cx.ddl.look_back(&cx.host, at, &mut ordered)).transpose() {
-            Ok(former) => former.flatten(),
-            Err(stop) => {
-                cx.stop_with(&stop.why, stop.corrupt);
-                return Next::Again;
-            }
-        };
-        let was_executed = statement == Some(Former::Executed);
+        let mut statement =
+            match (!dummy).then(|| cx.ddl.outcome_before_crash(&cx.host, at, &mut ordered)).transpose() {
+                Ok(former) => former.flatten(),
+                Err(stop) => {
+                    cx.stop_with(&stop.why, stop.corrupt);
+                    return Next::Again;
+                }
+            };
+        let was_executed = statement == Some(CrashOutcome::Executed);
         match statement {
             // Replaced by a statement that does nothing, so that the server counts it as the other members do.
-            Some(Former::Executed) => match lockstep_rows::silenced(&ordered.writeset.data) {
+            Some(CrashOutcome::Executed) => match lockstep_rows::silenced(&ordered.writeset.data) {
                 Some(silent) => ordered.writeset.data = silent.into(),
                 None => (dummy, statement) = (true, None),
             },
-            Some(Former::NotBegun | Former::Again) => cx.ddl.begin(&cx.host, at, &ordered.writeset.data),
+            Some(CrashOutcome::NotBegun | CrashOutcome::MayBeExecuted) => {
+                cx.ddl.begin(&cx.host, at, &ordered.writeset.data)
+            }
             None => {}
         }
         if orphan {
@@ -100,7 +103,8 @@ impl<'a> Applier<'a> {
         }
         let flags = if dummy { dummy_flags(given) } else { given };
         let meta = apply_meta(cx, seqno, ordered.depends_on, &ordered.writeset.meta);
-        let judged = !matches!(statement, Some(Former::Executed | Former::Again)) && !was_executed;
+        let judged =
+            !matches!(statement, Some(CrashOutcome::Executed | CrashOutcome::MayBeExecuted)) && !was_executed;
         if !judged && let Some(node) = cx.node() {
             node.found_before(seqno);
         }
@@ -108,7 +112,7 @@ impl<'a> Applier<'a> {
         blocked.begin();
         let mut remote = Remote::new(seqno);
         remote.statement = statement.is_some();
-        remote.begun = statement.is_some_and(Former::is_executed_now);
+        remote.begun = statement.is_some_and(CrashOutcome::is_executed_now);
         remote.judged = judged;
         remote.early = early && !dummy;
         remote.blocked = blocked;
@@ -151,11 +155,11 @@ impl<'a> Applier<'a> {
     fn apply_ended(&self, job: &Job, result: CbStatus) {
         let cx = self.cx;
         let seqno = job.ordered.seqno;
-        if result != CbStatus::SUCCESS && job.statement != Some(Former::Again) {
+        if result != CbStatus::SUCCESS && job.statement != Some(CrashOutcome::MayBeExecuted) {
             cx.fail(&format!("the write-set at seqno {seqno} cannot be applied"));
             return;
         }
-        let executed = job.statement.is_some_and(Former::is_executed_now);
+        let executed = job.statement.is_some_and(CrashOutcome::is_executed_now);
         if let Handle::Remote(remote) = &job.handle {
             // Some paths in the server do not enter commit order, or do not leave it.
             let place = remote.place();

@@ -11,7 +11,7 @@ mod exclusive;
 mod view;
 
 use crate::context::Context;
-use crate::ddl::Former;
+use crate::ddl::CrashOutcome;
 use crate::lifecycle::{process_exit, stop};
 use crate::provider::Provider;
 use crate::sync::Stop;
@@ -84,7 +84,7 @@ struct Job {
     /// It passes through commit order, and nothing is applied.
     dummy: bool,
     /// For a statement in total order that is not a dummy.
-    statement: Option<Former>,
+    statement: Option<CrashOutcome>,
 }
 
 /// Blocked time is measured for one of so many write-sets of a thread.
