@@ -14,13 +14,13 @@ const TIMEOUT: Micros = 3_000_000;
 
 /// The decision of a member in doubt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::member) enum Doubt {
+pub(in crate::member) enum InDoubtDecision {
     /// Nothing yet.
     Wait,
     /// Take the state of a member that knows.
-    Take,
+    TakeState,
     /// Execute the statement.
-    GoOn,
+    Execute,
 }
 
 /// See the module's documentation.
@@ -32,9 +32,9 @@ pub(in crate::member) struct InDoubt {
 
 impl InDoubt {
     /// The decision of this member, which is in the committed view, with a position before the statement.
-    pub(in crate::member) fn decide(&mut self, now: Micros, raft: &Raft, peers: &Peers) -> Doubt {
+    pub(in crate::member) fn decide(&mut self, now: Micros, raft: &Raft, peers: &Peers) -> InDoubtDecision {
         if peers.values().any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.has_state)) {
-            return Doubt::Take;
+            return InDoubtDecision::TakeState;
         }
         let (membership, view, me) = (raft.membership(), &raft.committed_state().view, raft.id());
         let all = membership.members.iter().filter(|m| !m.arbitrator).all(|m| {
@@ -43,17 +43,17 @@ impl InDoubt {
         });
         if !all {
             self.since = None;
-            return Doubt::Wait;
+            return InDoubtDecision::Wait;
         }
         let since = *self.since.get_or_insert(now);
         if now.saturating_sub(since) < TIMEOUT {
-            return Doubt::Wait;
+            return InDoubtDecision::Wait;
         }
         // All members have the same view: the first one goes on, unless it has no data at all.
         let waits =
             |id| peers.get(&id).and_then(|p| p.health).is_some_and(|h| h.state == LocalState::Joining);
         let first = view.members.iter().find(|m| m.id == me || !waits(m.id));
-        if first.is_none_or(|m| m.id != me) { Doubt::Wait } else { Doubt::GoOn }
+        if first.is_none_or(|m| m.id != me) { InDoubtDecision::Wait } else { InDoubtDecision::Execute }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::member::Member;
 use crate::member::membership::branch::in_present_history;
 use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::wait_text::{is_of_another_log, missing};
-use crate::member::recovery::in_doubt::{Doubt, absent_text};
+use crate::member::recovery::in_doubt::{InDoubtDecision, absent_text};
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Gtid, MemberId, Micros, Uuid};
@@ -161,7 +161,7 @@ impl Member {
         let doubt = doubt.map(|seqno| {
             (seqno, self.recovery.in_doubt.decide(self.ctx.now, &self.ctx.raft, &self.ctx.peers))
         });
-        if let Some((seqno, Doubt::Wait)) = doubt {
+        if let Some((seqno, InDoubtDecision::Wait)) = doubt {
             let missing = format!(
                 "this member was killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
                  waits for a member that knows, or for all{}",
@@ -169,7 +169,7 @@ impl Member {
             );
             return self.still_connecting(args, until, log_at, &missing);
         }
-        if let Some((seqno, Doubt::GoOn)) = doubt {
+        if let Some((seqno, InDoubtDecision::Execute)) = doubt {
             self.ctx.log(
                 Level::Warn,
                 format!(
@@ -211,7 +211,7 @@ impl Member {
             args.position
         };
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
-        let why = if let Some((seqno, Doubt::Take)) = doubt {
+        let why = if let Some((seqno, InDoubtDecision::TakeState)) = doubt {
             Some(format!("whether the statement at seqno {seqno} was done before the crash cannot be told"))
         } else if !position.is_defined() {
             Some("the database's position is not known".to_string())
