@@ -232,9 +232,9 @@ mod tests {
         for n in 0..30 {
             log.push_str(&format!("2026-01-02 [Note] line {n}\n"));
         }
-        let told = telling_lines(&log, 25);
-        let lines: Vec<&str> = told.lines().collect();
-        assert_eq!(lines.len(), 9, "{told}");
+        let text = telling_lines(&log, 25);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 9, "{text}");
         assert_eq!((lines[0], lines[8]), ("2026-01-02 [ERROR] WSREP: wrong", "2026-01-02 [Note] line 29"));
         assert_eq!(telling_lines("one\n2026 view ================\nView:\n id: x\n", 5), "one");
         assert_eq!(telling_lines(&"2026 [ERROR] x\n".repeat(100), 5).lines().count(), 5);

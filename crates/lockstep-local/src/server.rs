@@ -354,15 +354,15 @@ impl Server {
     /// Waits until `check` succeeds. An error of it counts as not yet.
     ///
     /// # Errors
-    /// [`LocalError::Timeout`] after `patience`: `what` says what this server does not do, such as "does not replicate".
+    /// [`LocalError::Timeout`] after `timeout`: `what` says what this server does not do, such as "does not replicate".
     pub fn wait_until(
         &self,
-        patience: Duration,
+        timeout: Duration,
         pause: Duration,
         what: &str,
         mut check: impl FnMut() -> Result<bool>,
     ) -> Result<()> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         loop {
             match check() {
                 Ok(true) => return Ok(()),
@@ -371,7 +371,7 @@ impl Server {
                     let seen = seen.err().map_or_else(String::new, |e| format!(" ({e})"));
                     return Err(LocalError::Timeout {
                         server: self.name().to_owned(),
-                        what: format!("{what} within {} s{seen}", patience.as_secs()),
+                        what: format!("{what} within {} s{seen}", timeout.as_secs()),
                         log: self.log_tail(20),
                     });
                 }

@@ -17,7 +17,7 @@ const THREADS_MAX: usize = 4;
 /// Most connections that wait for an answer.
 const WAITING_MAX: usize = 64;
 /// A connection waits for no longer than this: its other side would give it up.
-const PATIENCE: Micros = 2_000_000;
+const TIMEOUT: Micros = 2_000_000;
 /// For so long nobody asks again about who was let in.
 const YES_KEPT: Micros = 10_000_000;
 /// And about who was not: he comes back several times a second, and may have been let in meanwhile.
@@ -171,7 +171,7 @@ impl<C: PartialEq> AllowList<C> {
         }
         let (waiting, asking) = (std::mem::take(&mut self.waiting), &self.asking);
         let (stay, due): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|w| asking.contains(&w.ip) && now < w.since + PATIENCE);
+            waiting.into_iter().partition(|w| asking.contains(&w.ip) && now < w.since + TIMEOUT);
         self.waiting = stay;
         due.into_iter()
             .map(|w| {
@@ -259,23 +259,23 @@ mod tests {
             count.fetch_add(1, Ordering::SeqCst);
             ip == A
         })));
-        let (tell, told) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         let ask = |list: &mut AllowList<usize>, now, ip| {
-            let tell = tell.clone();
-            list.ask(now, ip, move |ip, answer| tell.send((ip, answer)).unwrap())
+            let sender = sender.clone();
+            list.ask(now, ip, move |ip, answer| sender.send((ip, answer)).unwrap())
         };
         assert_eq!(ask(&mut list, 1, A), None);
-        let (ip, answer) = told.recv().unwrap();
+        let (ip, answer) = received.recv().unwrap();
         list.answered(2, ip, answer);
         assert_eq!(ask(&mut list, 3, A), Some(Answer::Yes));
         assert_eq!(ask(&mut list, 2 + YES_KEPT, A), None, "it may have been taken out");
-        list.answered(2 + YES_KEPT, A, told.recv().unwrap().1);
+        list.answered(2 + YES_KEPT, A, received.recv().unwrap().1);
 
         let b: IpAddr = "::ffff:10.0.0.2".parse().unwrap();
         let ip = ip_of(&hello(b));
         assert_eq!(ip, IpAddr::from([10, 0, 0, 2]), "as the table would have it");
         assert_eq!(ask(&mut list, 5, ip), None);
-        list.answered(6, ip, told.recv().unwrap().1);
+        list.answered(6, ip, received.recv().unwrap().1);
         assert_eq!(ask(&mut list, 7, ip), Some(Answer::No));
         assert_eq!(asked.load(Ordering::SeqCst), 3);
         assert_eq!(ask(&mut list, 6 + NO_KEPT, ip), None, "it may have been let in");
@@ -286,23 +286,23 @@ mod tests {
         let lock = Arc::new(Mutex::new(()));
         let table = lock.clone();
         let mut list = AllowList::new(Some(Arc::new(move |_| table.lock().is_ok())));
-        let (tell, told) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         let ask = |list: &mut AllowList<usize>, now, ip| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             list.ask(now, ip, move |ip, answer| {
-                let _ = tell.send((ip, answer));
+                let _ = sender.send((ip, answer));
             })
         };
         assert_eq!(ask(&mut list, 0, A), None);
-        list.answered(0, A, told.recv().unwrap().1);
+        list.answered(0, A, received.recv().unwrap().1);
         let held = lock.lock().unwrap();
         let b = IpAddr::from([10, 0, 0, 2]);
         for (n, ip) in [A, b].into_iter().enumerate() {
             assert_eq!(ask(&mut list, YES_KEPT, ip), None);
             list.wait(YES_KEPT, n, hello(ip));
         }
-        assert!(list.due(YES_KEPT + PATIENCE - 1).is_empty());
-        let due: Vec<_> = list.due(YES_KEPT + PATIENCE).into_iter().map(|(w, a)| (w.ip, a)).collect();
+        assert!(list.due(YES_KEPT + TIMEOUT - 1).is_empty());
+        let due: Vec<_> = list.due(YES_KEPT + TIMEOUT).into_iter().map(|(w, a)| (w.ip, a)).collect();
         assert_eq!(due, [(A, Answer::Yes), (b, Answer::Silence)]);
         // No more than a few threads hang there.
         let others: Vec<_> = (3..9).map(|n| ask(&mut list, YES_KEPT, IpAddr::from([10, 0, 0, n]))).collect();
@@ -326,8 +326,8 @@ mod tests {
             std::thread::sleep(NO_AT_MOST);
             false
         })));
-        let (tell, told) = mpsc::channel();
-        assert_eq!(list.ask(1, A, move |ip, answer| tell.send((ip, answer)).unwrap()), None);
-        assert_eq!(told.recv().unwrap(), (A, None), "the table could not be read in time");
+        let (sender, received) = mpsc::channel();
+        assert_eq!(list.ask(1, A, move |ip, answer| sender.send((ip, answer)).unwrap()), None);
+        assert_eq!(received.recv().unwrap(), (A, None), "the table could not be read in time");
     }
 }

@@ -61,7 +61,7 @@ fn node_messages() {
     let messages = [
         NodeMessage::Health(health),
         NodeMessage::Health(Health { held_back: true, ..health }),
-        NodeMessage::TurnedAway,
+        NodeMessage::WritesRejected,
         NodeMessage::Peers(vec!["a:1".into(), "[::1]:2".into()]),
         NodeMessage::StateRequest {
             donor: "n1,".into(),

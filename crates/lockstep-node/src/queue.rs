@@ -511,16 +511,16 @@ mod tests {
     fn nudge_wakes_second_thread_if_first_is_stuck() {
         let queue = behind();
         queue.lock().delivery_time.took(Duration::from_micros(1));
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, received) = std::sync::mpsc::channel();
         let (let_go, stuck) = std::sync::mpsc::channel::<()>();
         let stuck = Mutex::new(stuck);
         std::thread::scope(|scope| {
             assert_eq!(taken(&queue, 9), ["4", "5", "6"]);
             for _ in 0..2 {
-                let (queue, stuck, tell) = (&queue, &stuck, tell.clone());
+                let (queue, stuck, sender) = (&queue, &stuck, sender.clone());
                 scope.spawn(move || {
                     let item = queue.next(None, None, || ()).unwrap();
-                    tell.send(seqno(&item)).unwrap();
+                    sender.send(seqno(&item)).unwrap();
                     // The thread never returns it.
                     let _ = stuck.lock().unwrap().recv();
                 });
@@ -530,10 +530,13 @@ mod tests {
             }
             queue.push(&mut vec![write(7), write(8)]);
             assert!(queue.is_watched(), "one thread is left asleep");
-            assert_eq!(told.recv().unwrap(), Some(7));
-            assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "two short ones are one's work");
+            assert_eq!(received.recv().unwrap(), Some(7));
+            assert!(
+                received.recv_timeout(Duration::from_millis(50)).is_err(),
+                "two short ones are one's work"
+            );
             assert!(!queue.nudge(), "nobody else is there to be called");
-            assert_eq!(told.recv().unwrap(), Some(8));
+            assert_eq!(received.recv().unwrap(), Some(8));
             assert!(!queue.nudge());
             drop(let_go);
         });
@@ -578,24 +581,24 @@ mod tests {
         assert_eq!(take(quick(7)), Some(next));
         assert_eq!(take(None), None);
         // Then none does: each nudge lets somebody go who sleeps.
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, received) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             for _ in 0..2 {
-                let (queue, tell) = (&queue, tell.clone());
+                let (queue, sender) = (&queue, sender.clone());
                 scope.spawn(move || {
                     let item = queue.next(None, None, || ());
-                    tell.send(item.as_ref().and_then(seqno)).unwrap();
+                    sender.send(item.as_ref().and_then(seqno)).unwrap();
                 });
             }
             while queue.lock().waiting < 2 {
                 std::thread::yield_now();
             }
-            assert!(queue.nudge() && told.try_recv().is_err(), "one has come back since");
+            assert!(queue.nudge() && received.try_recv().is_err(), "one has come back since");
             assert!(queue.nudge());
-            assert_eq!(told.recv().unwrap(), Some(next + 1));
-            assert!(told.try_recv().is_err());
+            assert_eq!(received.recv().unwrap(), Some(next + 1));
+            assert!(received.try_recv().is_err());
             queue.nudge();
-            assert_eq!(told.recv().unwrap(), Some(next + 2));
+            assert_eq!(received.recv().unwrap(), Some(next + 2));
         });
     }
 
@@ -604,13 +607,13 @@ mod tests {
         let (queue, most) = limited();
         queue.push(&mut (7..20 + most as Seqno).map(write).collect());
         (0..most).for_each(|_| drop(queue.next(None, None, || ())));
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, received) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let queue = &queue;
             scope.spawn(move || {
                 while let Some(item) = queue.next(None, None, || ()) {
                     let end = matches!(item, Delivery::Closed);
-                    tell.send(seqno(&item)).unwrap();
+                    sender.send(seqno(&item)).unwrap();
                     if end {
                         break;
                     }
@@ -623,11 +626,11 @@ mod tests {
             };
             sleeps();
             queue.gone(7);
-            assert_eq!(told.recv().unwrap(), Some(7 + most as Seqno));
+            assert_eq!(received.recv().unwrap(), Some(7 + most as Seqno));
             sleeps();
-            assert!(told.try_recv().is_err());
+            assert!(received.try_recv().is_err());
             queue.close();
-            let rest: Vec<_> = told.iter().collect();
+            let rest: Vec<_> = received.iter().collect();
             assert_eq!((rest.len(), rest.last()), (13, Some(&None)));
         });
     }

@@ -77,8 +77,8 @@ impl Submission {
     }
 
     /// As [`Submission::wait`], for no longer than this: `None` where it is still under way.
-    pub fn wait_for(&self, patience: Duration) -> Option<SubmitOutcome> {
-        let until = Instant::now() + patience;
+    pub fn wait_for(&self, timeout: Duration) -> Option<SubmitOutcome> {
+        let until = Instant::now() + timeout;
         loop {
             if let Some(outcome) = self.take_or_register() {
                 return Some(outcome);

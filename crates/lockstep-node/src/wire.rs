@@ -238,7 +238,7 @@ pub(crate) enum NodeMessage {
     /// To the leader: this should be changed of it. The number is new with each request of a member.
     PolicyRequest { number: u64, request: PolicyRequest },
     /// To the leader: clients that write are turned away here, for under the policy its server alone takes writes.
-    TurnedAway,
+    WritesRejected,
 }
 
 /// An operator's command, forwarded from the member that received it to the one that executes it.
@@ -414,7 +414,7 @@ impl NodeMessage {
                 w.u64(*number);
                 request.encode(&mut w);
             }
-            NodeMessage::TurnedAway => w.u8(11),
+            NodeMessage::WritesRejected => w.u8(11),
         }
         w.into_bytes()
     }
@@ -456,7 +456,7 @@ impl NodeMessage {
             7 => NodeMessage::AskOpinion { seqno: r.i64()? },
             8 => NodeMessage::Policy(Policy::decode(&mut r)?),
             9 => NodeMessage::PolicyRequest { number: r.u64()?, request: PolicyRequest::decode(&mut r)? },
-            11 => NodeMessage::TurnedAway,
+            11 => NodeMessage::WritesRejected,
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
         r.end()?;
@@ -499,7 +499,7 @@ mod tests {
             NodeMessage::AskOpinion { seqno: 7 },
             NodeMessage::Policy(Policy { acks: 2, ..Policy::default() }),
             NodeMessage::PolicyRequest { number: 7, request: PolicyRequest::of(|policy| policy.acks = 2) },
-            NodeMessage::TurnedAway,
+            NodeMessage::WritesRejected,
         ];
         for message in messages {
             let bytes = message.to_bytes();

@@ -45,12 +45,12 @@ fn wrong_cluster_name_or_history_is_refused() {
     let [p1, p2] = free_ports();
     let folder = Folder::new("names-1");
     let one = cluster_of_one(&folder, p1);
-    let patience = Duration::from_secs(8);
+    let timeout = Duration::from_secs(8);
 
     let other = Folder::new("names-2");
-    let (text, took) = refused(config(&other, "n2", p2), args("prod", &[p1], patience));
+    let (text, took) = refused(config(&other, "n2", p2), args("prod", &[p1], timeout));
     assert!(text.contains("belongs to cluster 'test', this one to 'prod'"), "{text}");
-    assert!(took < patience, "{took:?}");
+    assert!(took < timeout, "{took:?}");
 
     // A member that founded a cluster of its own is not merged silently.
     let other = Folder::new("names-4");
@@ -58,7 +58,7 @@ fn wrong_cluster_name_or_history_is_refused() {
     until("it is synced", || founder.synced.load(Ordering::SeqCst));
     founder.stop();
     drop(founder);
-    let (text, _) = refused(config(&other, "n2", p2), args("test", &[p1], patience));
+    let (text, _) = refused(config(&other, "n2", p2), args("test", &[p1], timeout));
     assert!(text.contains("the logs cannot be joined"), "{text}");
 
     assert_eq!(one.write(b"k", b"the others did not notice"), Some(true));
@@ -267,16 +267,16 @@ fn database_ahead_of_all_logs_is_refused() {
     let at = Gtid { uuid: server.node.history(), seqno: server.node.last_committed() };
     server.stop();
     drop(server);
-    let patience = Duration::from_secs(2);
+    let timeout = Duration::from_secs(2);
     for (bootstrap, position) in [
         (true, Gtid { seqno: at.seqno + 5, ..at }),
         (false, Gtid { seqno: at.seqno + 5, ..at }),
         (true, Gtid { uuid: Uuid([3; 16]), ..at }),
     ] {
-        let args = ConnectArgs { bootstrap, position, ..args("test", &[port], patience) };
+        let args = ConnectArgs { bootstrap, position, ..args("test", &[port], timeout) };
         let (text, took) = refused(config(&folder, "n1", port), args);
         assert!(text.contains("went on without it") && text.contains("lockstep.* files"), "{text}");
-        assert!(took < patience, "{took:?}");
+        assert!(took < timeout, "{took:?}");
     }
     // With the data that belong to the log it starts, with the flag or without.
     for peers in [vec![], vec![port]] {

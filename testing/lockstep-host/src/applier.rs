@@ -2,7 +2,7 @@
 
 use crate::checks::{WITHOUT_CHANGES, lock};
 use crate::client::Trx;
-use crate::host::{Host, PATIENCE, RecvCtx, Role, Stream};
+use crate::host::{Host, RecvCtx, Role, Stream, TIMEOUT};
 use crate::locks::Owner;
 use crate::store::{Changes, Op, StreamId, gap};
 use lockstep_abi::*;
@@ -207,7 +207,7 @@ impl Host {
         self.checks.ensure(flags & FLAG_TRX_END != 0, || format!("replay of a fragment, flags {flags:#x}"));
         let (handle, before, stream) = trx.replay_parts(self.id());
         let owner = Owner::Trx(trx.id);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         for row in before.iter().filter_map(Op::row) {
             if self.take_for_applier(row, owner, meta.gtid.seqno, false, end).is_err() {
                 return false;
@@ -246,7 +246,7 @@ impl Host {
             self.checks.violation(text.clone());
             ApplyError(text.into_bytes())
         })?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         for name in changes.lock_names() {
             self.take_for_applier(&name, owner, seqno, total_order, end)?;
         }

@@ -19,7 +19,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 /// Timeout for events that must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A command failed: a code for tests, a line for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,7 +253,7 @@ impl Host {
         self.init()?;
         self.connect()?;
         self.spawn_appliers(1);
-        self.states.wait(ServerState::Initializing, PATIENCE).map_err(|failed| {
+        self.states.wait(ServerState::Initializing, TIMEOUT).map_err(|failed| {
             HostError::new("state", format!("start interrupted in state {}", failed.at.name()))
         })?;
         self.open_database()?;
@@ -326,14 +326,14 @@ impl Host {
             Status::OK => {}
             status => return Err(HostError::status("disconnect", status)),
         }
-        self.states.wait(ServerState::Disconnected, PATIENCE).map_err(|failed| {
+        self.states.wait(ServerState::Disconnected, TIMEOUT).map_err(|failed| {
             HostError::new("state", format!("no final view after disconnect, state {}", failed.at.name()))
         })?;
         self.join_appliers()
     }
 
     fn join_appliers(&self) -> Result<(), HostError> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let mut appliers = std::mem::take(&mut *lock(&self.appliers));
         while let Some(applier) = appliers.pop() {
             while !applier.is_finished() {

@@ -1,7 +1,7 @@
 //! State transfer by the server itself: the request says where to connect, the donor sends its database there.
 
 use crate::checks::lock;
-use crate::host::{Host, PATIENCE, SstMode};
+use crate::host::{Host, SstMode, TIMEOUT};
 use crate::log;
 use crate::state::ServerState;
 use crate::store::{Snapshot, Store};
@@ -74,7 +74,7 @@ impl Host {
                 return self.sst_failed(&error.0);
             }
             machine = self.step(machine, ServerState::Initializing);
-            let (machine, waited) = self.states.wait_in(machine, ServerState::Initialized, PATIENCE);
+            let (machine, waited) = self.states.wait_in(machine, ServerState::Initialized, TIMEOUT);
             drop(machine);
             if waited.is_err() {
                 return self.sst_failed("the database did not start");
@@ -195,7 +195,7 @@ impl Host {
 
 fn receive(listener: &TcpListener) -> std::io::Result<Transfer> {
     listener.set_nonblocking(true)?;
-    let end = Instant::now() + 2 * PATIENCE;
+    let end = Instant::now() + 2 * TIMEOUT;
     let mut stream = loop {
         match listener.accept() {
             Ok((stream, _)) => break stream,
@@ -206,7 +206,7 @@ fn receive(listener: &TcpListener) -> std::io::Result<Transfer> {
         }
     };
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)

@@ -1,7 +1,7 @@
 //! Connection, views and synchronisation, step by step as the server takes them.
 
 use crate::checks::lock;
-use crate::host::{Host, PATIENCE, RecvCtx, Stream};
+use crate::host::{Host, RecvCtx, Stream, TIMEOUT};
 use crate::locks::Owner;
 use crate::log;
 use crate::state::{Machine, ServerState, View};
@@ -98,7 +98,7 @@ impl Host {
             }
         }
         if !machine.initialized {
-            let (back, waited) = self.states.wait_in(machine, ServerState::Initialized, PATIENCE);
+            let (back, waited) = self.states.wait_in(machine, ServerState::Initialized, TIMEOUT);
             machine = back;
             if waited.is_err() {
                 return false;

@@ -34,7 +34,7 @@ pub(crate) fn written(server: &Server) -> Result<u64> {
 pub(crate) fn catch_up(
     servers: &[Server],
     writers: usize,
-    patience: Duration,
+    timeout: Duration,
     rows: &str,
 ) -> Result<Option<Duration>> {
     if servers.len() < 2 {
@@ -47,13 +47,13 @@ pub(crate) fn catch_up(
     // The only writer has what it has written.
     for server in &servers[usize::from(writers == 1)..] {
         let mut client = server.client()?;
-        server.wait_until(patience, PAUSE, "does not apply everything", || {
+        server.wait_until(timeout, PAUSE, "does not apply everything", || {
             Ok(applied(server, &mut client)? >= due)
         })?;
     }
     let took = began.elapsed();
     let all = servers[0].query(rows)?;
-    wait_for_copies(&servers[1..], patience, rows, all.value()?)?;
+    wait_for_copies(&servers[1..], timeout, rows, all.value()?)?;
     Ok(Some(took))
 }
 

@@ -105,9 +105,9 @@ pub(crate) fn version(server: &Server) -> Result<String> {
 }
 
 /// Waits until every server answers `sql` so.
-pub(crate) fn wait_for_copies(servers: &[Server], patience: Duration, sql: &str, due: &str) -> Result<()> {
+pub(crate) fn wait_for_copies(servers: &[Server], timeout: Duration, sql: &str, due: &str) -> Result<()> {
     servers.iter().try_for_each(|server| {
         let what = format!("does not answer [{sql}] with {due}");
-        server.wait_until(patience, PAUSE, &what, || Ok(server.query(sql)?.value()? == due))
+        server.wait_until(timeout, PAUSE, &what, || Ok(server.query(sql)?.value()? == due))
     })
 }

@@ -97,7 +97,7 @@ impl BinlogPlace {
 }
 
 /// Lets the second server replicate from the first, which it reaches at `host`, and waits for it.
-pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, patience: Duration) -> Result<()> {
+pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, timeout: Duration) -> Result<()> {
     let (writer, copy) = (&plain.servers[0], &plain.servers[1]);
     admit_replica(writer)?;
     if semi_sync {
@@ -109,8 +109,8 @@ pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, patience: Du
         copy.query("SET GLOBAL rpl_semi_sync_slave_enabled=ON")?;
     }
     replicate_from(writer, host, copy)?;
-    copy.wait_until(patience, PAUSE, "does not replicate", || replicates(copy))?;
-    writer.wait_until(patience, PAUSE, "has no semi-synchronous replica", || {
+    copy.wait_until(timeout, PAUSE, "does not replicate", || replicates(copy))?;
+    writer.wait_until(timeout, PAUSE, "has no semi-synchronous replica", || {
         Ok(!semi_sync || writer.client()?.status("Rpl_semi_sync_master_clients")? == "1")
     })
 }

@@ -16,9 +16,9 @@ const SCRIPT: &str = "oltp_read_write";
 /// Members in the near zone; the far zone has a single member.
 const NEAR_MEMBERS: usize = 2;
 /// The tables are copied to every member before the distance comes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// For copies to have what a load has written: nobody holds a writer of ours up when they are slower.
-const CATCH_UP_PATIENCE: Duration = Duration::from_secs(300);
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Whose provider the servers load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -221,7 +221,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     first.query(&format!("CREATE DATABASE {SYSBENCH_DATABASE}"))?;
     bench.prepare(SCRIPT, &first.config.socket())?;
     let count = format!("SELECT COUNT(*) FROM {SYSBENCH_DATABASE}.sbtest{}", spec.tables);
-    far::wait_for_copies(&cluster.servers, PATIENCE, &count, &spec.rows.to_string())?;
+    far::wait_for_copies(&cluster.servers, TIMEOUT, &count, &spec.rows.to_string())?;
 
     let round_trip = wan.set_round_trip(NEAR, FAR, spec.round_trip)?;
     let masters = &cluster.servers[..setup.masters()];
@@ -239,7 +239,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     for threads in &spec.threads {
         let (load, histogram) = bench.run_with_histogram(SCRIPT, &sockets, *threads, spec.window)?;
         // Nobody is still busy with it when the next one starts.
-        let caught_up = catch_up(&cluster.servers, setup.masters(), CATCH_UP_PATIENCE, &rows)?;
+        let caught_up = catch_up(&cluster.servers, setup.masters(), CATCH_UP_TIMEOUT, &rows)?;
         measured.push(Measured { threads: *threads, load, histogram, caught_up });
     }
     Ok(Run {

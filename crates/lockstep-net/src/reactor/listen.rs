@@ -109,7 +109,7 @@ pub(crate) fn tune(stream: &TcpStream, silence: Duration) {
         .with_interval(Duration::from_secs(2))
         .with_retries(3);
     let _ = socket.set_tcp_keepalive(&keepalive);
-    // Data that nobody acknowledges: the kernel's own patience would be a quarter of an hour.
+    // Data that nobody acknowledges: the kernel's own timeout would be a quarter of an hour.
     let _ = socket.set_tcp_user_timeout(Some(silence));
 }
 

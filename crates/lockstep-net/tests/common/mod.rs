@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockstep_net::{Address, Bytes, Config, ConnId, DialError, DownReason, Event, PeerHello, Reactor};
 
 /// Nothing that the tests wait for takes this long unless it is broken.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Node {
     pub reactor: Reactor,
@@ -45,7 +45,7 @@ pub fn until<T>(
     what: &str,
     mut done: impl FnMut(&mut [&mut Node]) -> Option<T>,
 ) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         for node in nodes.iter_mut() {
             node.poll();

@@ -26,7 +26,7 @@ pub const MAX_WRITESET: usize = 0x7fff_ffff;
 /// So many submissions may wait for the engine; beyond it they are refused rather than queued without bound.
 const INBOX_LIMIT: usize = 64 * 1024;
 /// The front end's graceful stop waits for no longer.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a caller that waits long looks about.
 const LOOK: Duration = Duration::from_millis(200);
 /// Nor for a branch: the engine has answered by then.
@@ -104,13 +104,13 @@ impl Node {
     pub fn connect_and(&self, args: ConnectArgs, look: impl Fn()) -> Result<(), NodeError> {
         let (view_uuid, history) = (timed_uuid()?, random_uuid()?);
         self.shared.published.set_view_uuid(view_uuid);
-        let patience = args.timeout + Duration::from_secs(5);
+        let limit = args.timeout + Duration::from_secs(5);
         let waits = args.waits_for_others;
         self.shared.signals.reset_finished(args.position.seqno.max(SEQNO_UNDEFINED));
         let reply = Reply::new();
         self.push(Input::Connect { args: Box::new(args), view_uuid, history, reply: reply.clone() });
         loop {
-            match reply.wait_and(patience, LOOK, &look) {
+            match reply.wait_and(limit, LOOK, &look) {
                 Some(result) => return result,
                 None if waits && !self.shared.inbox.is_stopped() => {}
                 None => return Err(NodeError::State("the node does not answer; see its log lines")),
@@ -124,7 +124,7 @@ impl Node {
         let reply = Reply::new();
         self.push(Input::Disconnect { reply: reply.clone() });
         if !self.shared.inbox.is_stopped() {
-            reply.wait(STOP_PATIENCE);
+            reply.wait(STOP_TIMEOUT);
         }
     }
 
@@ -183,15 +183,15 @@ impl Node {
     }
 
     /// This member's server could not apply `seqno`, and says this error: asks the others, and waits in its place for what
-    /// they say, at most for `patience` (`None`: as long as it takes). If they answer after that, and have had no such
+    /// they say, at most for `timeout` (`None`: as long as it takes). If they answer after that, and have had no such
     /// error, [`Delivery::Inconsistent`] follows.
-    pub fn vote(&self, seqno: Seqno, error: &[u8], patience: Option<Duration>) -> Vote {
+    pub fn vote(&self, seqno: Seqno, error: &[u8], timeout: Option<Duration>) -> Vote {
         let opinion = lockstep_core::vote::opinion(error);
         let end = error.iter().position(|byte| *byte == 0).unwrap_or(error.len());
         let text = String::from_utf8_lossy(&error[..end]).into_owned();
         let slot = Reply::new();
         self.push(Input::Vote { seqno, opinion, text, reply: VoteReply(slot.clone()) });
-        let until = patience.map(|patience| Instant::now() + patience);
+        let until = timeout.map(|time| Instant::now() + time);
         loop {
             let left =
                 until.map_or(Duration::from_secs(1), |at| at.saturating_duration_since(Instant::now()));

@@ -339,17 +339,17 @@ mod tests {
     fn start(deferral: Duration) -> (log_queue::Sender, mpsc::Receiver<u64>) {
         let (log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
         let (jobs, work) = log_queue::channel();
-        let (tell, told) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         let answer = move |done: Vec<LogDone>| {
             for done in done {
                 if let LogDone::Written(ticket) = done {
-                    tell.send(ticket).unwrap();
+                    sender.send(ticket).unwrap();
                 }
             }
         };
         let swap = Swap::new(Writer::new(log));
         std::thread::spawn(move || serve(&swap, LogJobs::new(work), deferral, answer));
-        (jobs, told)
+        (jobs, received)
     }
 
     #[test]
@@ -397,29 +397,29 @@ mod tests {
 
     #[test]
     fn deferred_sync_happens_later() {
-        let (jobs, told) = start(SHORT);
+        let (jobs, received) = start(SHORT);
         let began = Instant::now();
         jobs.send(write(1, true)).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(1));
+        assert_eq!(received.recv_timeout(LONG), Ok(1));
         assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
     }
 
     #[test]
     fn urgent_job_ends_deferral() {
         // Would not end by itself while this test runs.
-        let (jobs, told) = start(10 * LONG);
+        let (jobs, received) = start(10 * LONG);
         jobs.send(write(1, true)).unwrap();
-        assert!(told.recv_timeout(SHORT).is_err());
+        assert!(received.recv_timeout(SHORT).is_err());
         jobs.send(write(2, false)).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(2), "one sync for both");
+        assert_eq!(received.recv_timeout(LONG), Ok(2), "one sync for both");
         jobs.send(write(3, true)).unwrap();
         jobs.send(write(4, true)).unwrap();
-        assert!(told.recv_timeout(SHORT).is_err());
+        assert!(received.recv_timeout(SHORT).is_err());
         jobs.send(LogJob::SyncNow).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(4));
+        assert_eq!(received.recv_timeout(LONG), Ok(4));
         jobs.send(write(5, true)).unwrap();
         jobs.send(LogJob::Stop).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(5), "the last ones are not forgotten");
+        assert_eq!(received.recv_timeout(LONG), Ok(5), "the last ones are not forgotten");
     }
 
     /// A writer on this disk until it is told to stop, with its jobs and what it answers.
@@ -428,10 +428,10 @@ mod tests {
     ) -> (log_queue::Sender, mpsc::Receiver<LogDone>, std::thread::JoinHandle<Option<()>>) {
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
         let (jobs, work) = log_queue::channel();
-        let (tell, told) = mpsc::channel();
-        let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
+        let (sender, received) = mpsc::channel();
+        let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| sender.send(done).unwrap());
         let swap = Swap::new(Writer::new(log));
-        (jobs, told, std::thread::spawn(move || run(&swap, LogJobs::new(work), answer)))
+        (jobs, received, std::thread::spawn(move || run(&swap, LogJobs::new(work), answer)))
     }
 
     /// Without it everything since the last election would count as perhaps uncommitted at the next start: kept in memory,
@@ -441,13 +441,13 @@ mod tests {
         let hint = |disk: &MemDisk| lockstep_log::peek_vote(disk).unwrap().map_or(0, |vote| vote.commit_hint);
         let disk = MemDisk::new();
         for (index, last) in [(1, 1), (2, 1)] {
-            let (jobs, told, thread) = on(&disk);
+            let (jobs, received, thread) = on(&disk);
             let mut op = write(index, false);
             if let (2, LogJob::Write { op, .. }) = (index, &mut op) {
                 op.vote = Some(lockstep_core::raft::Vote { term: 7, voted_for: None });
             }
             jobs.send(op).unwrap();
-            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(_))));
+            assert!(matches!(received.recv_timeout(LONG), Ok(LogDone::Written(_))));
             if index == 1 {
                 jobs.send(LogJob::Hint(last)).unwrap();
             }
@@ -462,15 +462,15 @@ mod tests {
     fn failed_sync_is_reported_once_and_stops_acks() {
         for sync in [true, false] {
             let disk = MemDisk::new();
-            let (jobs, told, thread) = on(&disk);
+            let (jobs, received, thread) = on(&disk);
             jobs.send(write(1, false)).unwrap();
-            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
+            assert!(matches!(received.recv_timeout(LONG), Ok(LogDone::Written(1))));
             match sync {
                 true => disk.fail_sync(1),
                 false => disk.fail_op(1, lockstep_log::Fault::NoSpace),
             }
             jobs.send(write(2, false)).unwrap();
-            match told.recv_timeout(LONG) {
+            match received.recv_timeout(LONG) {
                 Ok(LogDone::Failed(text)) => assert!(sync || text.contains("the disk is full"), "{text}"),
                 other => panic!("{other:?}"),
             }
@@ -479,7 +479,7 @@ mod tests {
             jobs.send(write(3, false)).unwrap();
             jobs.send(LogJob::Stop).unwrap();
             thread.join().unwrap();
-            assert!(told.recv_timeout(LONG).is_err(), "no word after it");
+            assert!(received.recv_timeout(LONG).is_err(), "no word after it");
         }
     }
 
@@ -495,7 +495,7 @@ mod tests {
         };
         for fails in [false, true] {
             let disk = MemDisk::new();
-            let (jobs, told, thread) = on(&disk);
+            let (jobs, received, thread) = on(&disk);
             for ticket in 1..=3 {
                 let mut job = write(ticket, false);
                 let LogJob::Write { op, .. } = &mut job else { unreachable!() };
@@ -504,18 +504,18 @@ mod tests {
                 let base = StateSnapshot { index: ticket - 1, term: u64::from(ticket > 1), ..base };
                 op.roll = (ticket > 1).then(|| Box::new(base));
                 jobs.send(job).unwrap();
-                assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(_))));
+                assert!(matches!(received.recv_timeout(LONG), Ok(LogDone::Written(_))));
             }
             if fails {
                 disk.fail_sync(1);
                 jobs.send(write(4, false)).unwrap();
-                assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Failed(_))));
+                assert!(matches!(received.recv_timeout(LONG), Ok(LogDone::Failed(_))));
                 disk.clear_faults();
             }
             jobs.send(LogJob::Trim(all)).unwrap();
             jobs.send(LogJob::Stop).unwrap();
             thread.join().unwrap();
-            let trimmed = told.try_iter().any(|done| matches!(done, LogDone::Trimmed { .. }));
+            let trimmed = received.try_iter().any(|done| matches!(done, LogDone::Trimmed { .. }));
             assert_eq!(trimmed, !fails);
         }
     }
@@ -591,13 +591,13 @@ mod tests {
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
         let swap = RoleSwap::new(Writer::new(log));
         let (jobs, work) = log_queue::channel();
-        let (tell, told) = mpsc::channel();
-        let answer = |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
+        let (sender, received) = mpsc::channel();
+        let answer = |done: Vec<LogDone>| done.into_iter().for_each(|done| sender.send(done).unwrap());
         let direct: &dyn Direct<u32> = &swap;
         std::thread::scope(|scope| {
             let log_thread = scope.spawn(|| serve(&swap, LogJobs::new(work), SHORT, answer));
             jobs.send(write(1, false)).unwrap();
-            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
+            assert!(matches!(received.recv_timeout(LONG), Ok(LogDone::Written(1))));
             // `ls-log` answers before it puts the log back.
             let mut second = op(write(2, false));
             assert!(direct.announce());
@@ -632,7 +632,7 @@ mod tests {
             };
             jobs.send(LogJob::Stop).unwrap();
             assert_eq!(serve(&swap, left, SHORT, answer), None);
-            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(4))));
+            assert!(matches!(received.recv_timeout(LONG), Ok(LogDone::Written(4))));
         });
         drop(swap);
         let (log, _) = Log::open(disk, Options::default(), &mut |_| Ok(())).unwrap();

@@ -52,7 +52,7 @@ impl Context {
     }
 
     /// Sends a message to a member, perhaps this one.
-    pub(in crate::member) fn tell(&mut self, to: MemberId, message: &NodeMessage) {
+    pub(in crate::member) fn send(&mut self, to: MemberId, message: &NodeMessage) {
         if to == self.me.id {
             self.out.send_own(OwnMessage::Node(message.clone()));
         } else {
@@ -61,7 +61,7 @@ impl Context {
     }
 
     /// Sends a message about an operator's command to a member, perhaps this one.
-    pub(in crate::member) fn tell_operator(&mut self, to: MemberId, message: OperatorMessage) {
+    pub(in crate::member) fn send_operator(&mut self, to: MemberId, message: OperatorMessage) {
         if to == self.me.id {
             self.out.send_own(OwnMessage::Operator(message));
         } else {

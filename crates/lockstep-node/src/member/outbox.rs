@@ -101,9 +101,9 @@ mod tests {
     fn message_to_own_id_stays_inside() {
         let mut ctx = context();
         let (own, other) = (ctx.me.id, Uuid([9; 16]));
-        ctx.tell(own, &NodeMessage::AskOpinion { seqno: 1 });
-        ctx.tell_operator(own, OperatorMessage::Release { id: 2 });
-        ctx.tell(other, &NodeMessage::AskOpinion { seqno: 3 });
+        ctx.send(own, &NodeMessage::AskOpinion { seqno: 1 });
+        ctx.send_operator(own, OperatorMessage::Release { id: 2 });
+        ctx.send(other, &NodeMessage::AskOpinion { seqno: 3 });
         let mut effects = Vec::new();
         ctx.out.take(&mut effects, &mut Vec::new());
         assert!(matches!(effects[..], [Effect::Send { to, .. }] if to == other));

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A server that does not take its events loses the oldest.
 const QUEUED_MAX: usize = 64;
 /// For the last of them, at the service's end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Events {
     /// How often the service was given: a server may load a provider twice.
@@ -64,7 +64,7 @@ pub extern "C-unwind" fn wsrep_deinit_event_service_v1() {
     if events.uses == 0 {
         events.callback = None;
         events.queue.clear();
-        drop(DONE.wait_timeout_while(events, PATIENCE, |events| events.busy));
+        drop(DONE.wait_timeout_while(events, TIMEOUT, |events| events.busy));
     }
 }
 
@@ -75,15 +75,15 @@ pub(crate) fn progress(total: Seqno, done: Seqno) {
     let value = format!(
         "{{ \"from\": {from}, \"to\": {to}, \"total\": {total}, \"done\": {done}, \"undefined\": -1 }}"
     );
-    tell(c"progress", value);
+    enqueue(c"progress", value);
 }
 
 /// Something that happened: a JSON object. Returns at once.
 pub(crate) fn event(json: &str) {
-    tell(c"event", json.to_owned());
+    enqueue(c"event", json.to_owned());
 }
 
-fn tell(name: &'static std::ffi::CStr, value: String) {
+fn enqueue(name: &'static std::ffi::CStr, value: String) {
     let Ok(value) = CString::new(value) else { return };
     let mut events = lock(&EVENTS);
     if events.callback.is_none() {

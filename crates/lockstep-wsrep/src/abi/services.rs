@@ -25,7 +25,7 @@ static ALLOW_LIST: Mutex<AllowList> = Mutex::new(AllowList { uses: 0, service: N
 /// Notified when a thread comes out of the callback.
 static OUT_OF_CALLBACK: Condvar = Condvar::new();
 /// For a server that goes down while a question is open, which a lock on the table may hold up.
-const ALLOW_PATIENCE: Duration = Duration::from_secs(3);
+const ALLOW_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Takes the allow-list service. Without it the server does not start.
 ///
@@ -56,7 +56,7 @@ pub extern "C-unwind" fn wsrep_deinit_allowlist_service_v1() {
 /// Waits until no question is open; bounded.
 pub(crate) fn wait_for_allow_list() {
     let list = lock(&ALLOW_LIST);
-    drop(OUT_OF_CALLBACK.wait_timeout_while(list, ALLOW_PATIENCE, |list| list.inside > 0));
+    drop(OUT_OF_CALLBACK.wait_timeout_while(list, ALLOW_TIMEOUT, |list| list.inside > 0));
 }
 
 /// Whether the server lets a peer of this address in. Blocks as long as the server does. Without a service everybody is

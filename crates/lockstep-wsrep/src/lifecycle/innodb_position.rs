@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use lockstep_node::core::{Gtid, Uuid};
 
 /// Replaying a large redo log takes its time; beyond this something hangs.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
+const TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How often a line says that it goes on.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Where the recovery run writes its log; a name that state-transfer scripts spare.
@@ -94,9 +94,9 @@ fn run(
                 return Err(format!("cannot wait for the server's recovery run: {error}"));
             }
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             end(&mut child);
-            return Err(format!("the server's recovery run took more than {} s", PATIENCE.as_secs()));
+            return Err(format!("the server's recovery run took more than {} s", TIMEOUT.as_secs()));
         }
         if said.elapsed() > SAY_EVERY {
             said = Instant::now();

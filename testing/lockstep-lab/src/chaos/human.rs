@@ -42,8 +42,8 @@ impl Missed {
         self.cluster = nobody.then(|| self.cluster.unwrap_or(now));
     }
 
-    fn overdue(&self, patience: Duration, now: Instant) -> Overdue {
-        let late = |since: &Option<Instant>| since.is_some_and(|since| now - since > patience);
+    fn overdue(&self, timeout: Duration, now: Instant) -> Overdue {
+        let late = |since: &Option<Instant>| since.is_some_and(|since| now - since > timeout);
         let members = (0..self.members.len()).filter(|at| late(&self.members[*at])).collect();
         Overdue { members, cluster: late(&self.cluster) }
     }
@@ -66,7 +66,7 @@ impl Runner {
     /// With `until` it does not wait longer than that, and a fault that comes then finds the cluster as it is.
     pub(super) fn until_whole(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         until: Option<Instant>,
         say: &dyn Fn(&str),
     ) -> Result<Vec<String>> {
@@ -86,7 +86,7 @@ impl Runner {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(steps);
             }
-            let late = self.missed.overdue(patience, Instant::now());
+            let late = self.missed.overdue(timeout, Instant::now());
             if late.any() {
                 if steps.len() >= STEPS {
                     return Err(LocalError::Value(format!(
@@ -180,25 +180,22 @@ mod tests {
 
     #[test]
     fn operator_steps_in_for_missing_member_only() {
-        let (start, patience) = (Instant::now(), Duration::from_secs(60));
+        let (start, timeout) = (Instant::now(), Duration::from_secs(60));
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut missed = Missed::default();
         for seconds in (0..=60).step_by(10) {
             // The first is killed again and again, the second never comes back, the third is there.
             missed.killed(0);
             missed.look(&[true, true, false], false, at(seconds));
-            assert!(!missed.overdue(patience, at(seconds)).any());
+            assert!(!missed.overdue(timeout, at(seconds)).any());
         }
-        let late = missed.overdue(patience, at(61));
+        let late = missed.overdue(timeout, at(61));
         assert_eq!((late.members, late.cluster), (vec![1], false));
         missed.look(&[true, false, false], false, at(62));
-        assert!(!missed.overdue(patience, at(70)).any(), "it was there once");
+        assert!(!missed.overdue(timeout, at(70)).any(), "it was there once");
         missed.look(&[true; 3], true, at(70));
         missed.killed(1);
         missed.look(&[true; 3], true, at(100));
-        assert!(
-            missed.overdue(patience, at(131)).cluster,
-            "nobody is anything, whoever was killed meanwhile"
-        );
+        assert!(missed.overdue(timeout, at(131)).cluster, "nobody is anything, whoever was killed meanwhile");
     }
 }

@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 
 /// How long a client waits for an answer before it tries another member, as an application's would be set that does not
 /// want to hang with a server that hangs.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 const ACCOUNTS: u64 = 12;
 const EACH: u64 = 1000;
 /// Lists that are written to at a time.
@@ -149,7 +149,7 @@ impl<'a> Seat<'a> {
     }
 
     fn open(&self, socket: &std::path::Path) -> Result<Client> {
-        let mut client = Client::connect(socket, "root", PATIENCE)?;
+        let mut client = Client::connect(socket, "root", TIMEOUT)?;
         let snapshot = self.load.snapshot_isolation as u8;
         client.run(&[
             &format!("SET SESSION wsrep_sync_wait = 0, innodb_snapshot_isolation = {snapshot}, innodb_lock_wait_timeout = 5"),

@@ -12,7 +12,7 @@ use super::rescued;
 use super::runner::{LOOK, Runner, vote};
 
 /// How long those who are left may take to miss the others, and to go on.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Runner {
     /// Deletes all its files. Rescue files from before are moved away first, as an operator would do.
@@ -67,7 +67,7 @@ impl Runner {
     /// member that it reaches has more of the log.
     fn goes_on(&self, candidates: &[usize]) -> Result<usize> {
         let command = self.command.as_ref().ok_or_else(|| LocalError::Value("no command lockstep".into()))?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let mut refusals = Vec::new();
             for at in candidates {

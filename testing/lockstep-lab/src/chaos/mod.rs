@@ -44,7 +44,7 @@ pub struct ChaosSpec {
     /// How long everything is left alone between two faults.
     pub calm: Duration,
     /// How long a member may take to come back by itself before a human is called.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// `innodb_snapshot_isolation` of the clients' sessions.
     pub snapshot_isolation: bool,
     /// `innodb_flush_log_at_trx_commit` of the servers.
@@ -82,7 +82,7 @@ impl ChaosSpec {
             faults: usual_faults(Policy::Quorum),
             hold: Duration::from_secs(5),
             calm: Duration::from_secs(3),
-            patience: Duration::from_secs(60),
+            timeout: Duration::from_secs(60),
             snapshot_isolation: true,
             flush: 1,
             inserters: 6,
@@ -169,7 +169,7 @@ fn inject_all(
         let began = Instant::now();
         let target = crew.inject(fault, dice, spec.hold)?;
         let until = spec.every.map(|every| began + every);
-        let mut steps = crew.until_whole(spec.patience, until, say)?;
+        let mut steps = crew.until_whole(spec.timeout, until, say)?;
         report.window(Some(fault), from, load.now());
         let took = (load.now() - from) as f64 / 1e6;
         let whole = if crew.broken { "not whole yet" } else { "whole again" };
@@ -177,7 +177,7 @@ fn inject_all(
         report.human_steps.append(&mut steps);
         next = until.unwrap_or_else(|| Instant::now() + spec.calm);
     }
-    let mut steps = crew.until_whole(spec.patience, None, say)?;
+    let mut steps = crew.until_whole(spec.timeout, None, say)?;
     report.human_steps.append(&mut steps);
     crew.rest(spec.calm)
 }

@@ -23,7 +23,7 @@ use crate::netns::{self, Network};
 /// How long a server that has ended stays down.
 const RESTART: Duration = Duration::from_secs(2);
 /// How long a member that was restarted in order has until the next one's turn comes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a healthy server may take to answer.
 const ANSWER: Duration = Duration::from_secs(2);
 /// How much longer a flush of a slow disk takes.
@@ -189,7 +189,7 @@ impl Runner {
 
     /// Waits until the arbitrator is there, too.
     fn until_joined(&mut self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !self.are_whole(&self.states()) {
             if Instant::now() > until {
                 let logs = self.log_tails(20);
@@ -263,7 +263,7 @@ impl Runner {
             (None, Some(arbitrator)) => arbitrator.start()?,
             (None, None) => {}
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while Instant::now() < until {
             let states = self.states();
             let back = match states.get(at) {

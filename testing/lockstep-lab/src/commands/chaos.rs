@@ -106,7 +106,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
         learners,
         policy: args.policy,
         // Where nothing waits for it, one that lags is not given up as soon.
-        patience: Duration::from_secs(if args.policy.is_weak() { 180 } else { 60 }),
+        timeout: Duration::from_secs(if args.policy.is_weak() { 180 } else { 60 }),
         max_at_risk: args.max_at_risk,
         faults: usual_faults(args.policy),
         length: Duration::from_secs_f64(args.minutes * 60.0),

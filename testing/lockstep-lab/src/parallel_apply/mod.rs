@@ -274,7 +274,7 @@ impl ParallelApply {
 /// server time. Returns the times and values.
 fn follow(
     due: u64,
-    patience: Duration,
+    timeout: Duration,
     began: Instant,
     mut look: impl FnMut() -> Result<u64>,
 ) -> Result<(Duration, Vec<(Duration, u64)>)> {
@@ -288,10 +288,10 @@ fn follow(
         if done >= due {
             return Ok((now, progress));
         }
-        if now >= patience {
+        if now >= timeout {
             return Err(LocalError::Value(format!(
                 "{done} of {due} are applied after {} s",
-                patience.as_secs()
+                timeout.as_secs()
             )));
         }
         // A quarter of the time that the rest will take.

@@ -14,9 +14,9 @@ use crate::replica::{BinlogPlace, Plain, admit_replica, replicate_from, replicat
 use crate::slow_disk::SlowDisk;
 
 /// For a replica to connect, to have everything, or to apply it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// For the copy to apply a run's updates: 100,000 at 100 a second, and some more.
-const APPLY_PATIENCE: Duration = Duration::from_secs(1200);
+const APPLY_TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// Of every server: room for the redo log of a whole run, so that none of them waits for a checkpoint.
 const COMMON: [&str; 3] =
@@ -280,7 +280,7 @@ impl Rig {
             Kind::MariaDb(_) => "START SLAVE SQL_THREAD",
         })?;
         let from = self.from;
-        follow(due - from, APPLY_PATIENCE, began, || Ok(self.position(&mut other)?.saturating_sub(from)))
+        follow(due - from, APPLY_TIMEOUT, began, || Ok(self.position(&mut other)?.saturating_sub(from)))
     }
 
     /// Of the copy so far: processor time, flushes, transactions applied again.
@@ -343,7 +343,7 @@ impl Rig {
 
     /// Waits for the copy.
     fn wait(&self, what: &str, check: impl FnMut() -> Result<bool>) -> Result<()> {
-        self.copy().wait_until(PATIENCE, Duration::from_millis(5), what, check)
+        self.copy().wait_until(TIMEOUT, Duration::from_millis(5), what, check)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::wan::Wan;
 /// As in the post, InnoDB's log is written and flushed once a second; and all connections may come.
 const OPTIONS: [&str; 2] = ["innodb_flush_log_at_trx_commit=0", "max_connections=400"];
 /// For a replica to connect, or to have everything.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Running servers; killed when dropped.
 pub(super) struct Rig {
@@ -47,7 +47,7 @@ impl Rig {
         let mut rig = Rig { setup, arbitrator: None, servers };
         match &mut rig.servers {
             Servers::Plain(plain) if plain.servers.len() > 1 => {
-                replicate(plain, &wan.host(NEAR, 0), setup == Setup::MariadbSemiSync, PATIENCE)?;
+                replicate(plain, &wan.host(NEAR, 0), setup == Setup::MariadbSemiSync, TIMEOUT)?;
             }
             Servers::Cluster(cluster) if setup == Setup::SemiSyncArbitrator => {
                 let place = Place { host: wan.host(NEAR, 1), namespace: wan.namespace(NEAR, 1) };
@@ -83,7 +83,7 @@ impl Rig {
 
     /// Waits until every server answers `sql` so.
     pub(super) fn wait_for_copies(&self, sql: &str, due: &str) -> Result<()> {
-        far::wait_for_copies(self.servers(), PATIENCE, sql, due)
+        far::wait_for_copies(self.servers(), TIMEOUT, sql, due)
     }
 
     /// Semi-synchronous replication falls back to asynchronous without telling the client: then it is no such run. At

@@ -11,7 +11,7 @@ use lockstep_local::{LocalError, Result, Server};
 /// How often it is looked at.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Timeout for purging the backlog of a load.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// So few are no debt: some are always left.
 const FEW: u64 = 1_000;
 
@@ -34,7 +34,7 @@ pub(super) fn debt(server: &Server) -> Result<Debt> {
     };
     let transactions = left()?;
     if transactions > FEW {
-        server.wait_until(PATIENCE, PAUSE, "does not purge what the load has left", || Ok(left()? <= FEW))?;
+        server.wait_until(TIMEOUT, PAUSE, "does not purge what the load has left", || Ok(left()? <= FEW))?;
     }
     Ok(Debt { transactions, paid: began.elapsed() })
 }

@@ -19,7 +19,7 @@ use crate::replica::{Plain, check_semi_sync, replicate};
 use crate::slow_disk::SlowDisk;
 
 /// For a replica to connect, or to have everything: it may be far behind.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Running servers, the writer first; killed when dropped.
 pub(super) struct Rig {
@@ -94,7 +94,7 @@ impl Rig {
             Servers::Plain(plain) => plain.start()?,
         }
         if let (Servers::Plain(plain), Kind::SemiSync) = (&rig.servers, setup.kind) {
-            replicate(plain, &rig._network.host(0), true, PATIENCE)?;
+            replicate(plain, &rig._network.host(0), true, TIMEOUT)?;
         }
         Ok(rig)
     }
@@ -114,7 +114,7 @@ impl Rig {
 
     /// Waits until every copy has everything, and answers `sql` as the writer does; how long the former took.
     pub(super) fn catch_up(&self, sql: &str) -> Result<Option<Duration>> {
-        catch_up(self.servers.all(), 1, PATIENCE, sql)
+        catch_up(self.servers.all(), 1, TIMEOUT, sql)
     }
 
     /// An error if semi-synchronous replication, where that is what the set-up is, fell back to asynchronous, or acknowledged

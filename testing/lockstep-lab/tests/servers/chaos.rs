@@ -13,7 +13,7 @@ fn spec(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> ChaosSpec {
         faults: faults.to_vec(),
         hold: Duration::from_secs(3),
         calm: Duration::from_secs(1),
-        patience: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
         snapshot_isolation,
         command: Some(built("lockstep")),
         ..ChaosSpec::new(provider())

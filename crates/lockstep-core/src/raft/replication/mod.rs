@@ -418,10 +418,10 @@ impl Replication {
         } else {
             self.feed_zones(round, &mut peers, heartbeat);
         }
-        let untold = peers.values().any(|peer| peer.lacks_commit(round.local));
+        let uninformed = peers.values().any(|peer| peer.lacks_commit(round.local));
         self.commit_due = match self.commit_due {
-            Some(due) if untold && due > 0 => Some(due),
-            _ => untold.then_some(now + COMMIT_NEWS_WAIT),
+            Some(due) if uninformed && due > 0 => Some(due),
+            _ => uninformed.then_some(now + COMMIT_NEWS_WAIT),
         };
         peers.retain(|_, peer| !peer.has_left(now));
         self.peers = peers;

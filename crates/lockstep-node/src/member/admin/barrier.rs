@@ -133,7 +133,7 @@ impl Barrier {
             released: BTreeMap::new(),
         });
         for to in ids {
-            ctx.tell_operator(to, OperatorMessage::Hold { id });
+            ctx.send_operator(to, OperatorMessage::Hold { id });
         }
     }
 
@@ -151,7 +151,7 @@ impl Barrier {
 
     fn release_members(ctx: &mut Context, id: u64, members: Vec<MemberId>) {
         for to in members {
-            ctx.tell_operator(to, OperatorMessage::Release { id });
+            ctx.send_operator(to, OperatorMessage::Release { id });
         }
     }
 
@@ -176,7 +176,7 @@ impl Barrier {
                     }
                     _ => SEQNO_UNDEFINED,
                 };
-                ctx.tell_operator(from, OperatorMessage::Held { id, seqno });
+                ctx.send_operator(from, OperatorMessage::Held { id, seqno });
             }
             OperatorMessage::Held { id, seqno } => {
                 if let Some(running) = self.running.as_mut().filter(|g| g.id == id)
@@ -208,7 +208,7 @@ impl Barrier {
                     (Some(hold), Some(_)) => hold.open(),
                     _ => false,
                 };
-                ctx.tell_operator(from, OperatorMessage::Released { id, held });
+                ctx.send_operator(from, OperatorMessage::Released { id, held });
             }
             OperatorMessage::Released { id, held } => {
                 if let Some(running) = self.running.as_mut().filter(|g| g.id == id) {
@@ -238,7 +238,7 @@ impl Barrier {
                 if let Some(own_wait) = &mut self.own_wait {
                     own_wait.reported = true;
                 }
-                ctx.tell_operator(by, OperatorMessage::Standing { id });
+                ctx.send_operator(by, OperatorMessage::Standing { id });
             }
         }
     }
@@ -282,7 +282,7 @@ impl Barrier {
             running.seqno = Some(seqno);
             let members: Vec<MemberId> = running.members.keys().copied().collect();
             for to in members {
-                ctx.tell_operator(to, OperatorMessage::HoldAt { id, seqno });
+                ctx.send_operator(to, OperatorMessage::HoldAt { id, seqno });
             }
             return;
         }

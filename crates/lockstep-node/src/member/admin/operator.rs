@@ -215,7 +215,7 @@ impl Operator {
             if let Some(to) = leader.filter(|_| !asked.is_some_and(asked_recently)) {
                 let json = serde_json::to_vec(command).unwrap_or_default();
                 self.commands[at].asked = Some((to, ctx.now));
-                ctx.tell_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
+                ctx.send_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
             }
             at += 1;
         }
@@ -407,7 +407,7 @@ fn plan_removal(ctx: &mut Context, name: &str, force: bool) -> Result<Work, Step
         ctx.peers.set_removed(id, view_uuid);
         let text = "an operator has removed this member from the cluster: it refuses everything until its server \
                     is started again, and then joins as a new one";
-        ctx.tell_operator(id, OperatorMessage::Leave { text: text.into() });
+        ctx.send_operator(id, OperatorMessage::Leave { text: text.into() });
     }
     ctx.log(Level::Info, format!("{name} is removed, by an operator's command"));
     Ok(Work::Remove { id, name })
@@ -601,7 +601,7 @@ fn answer(ctx: &mut Context, requester: Requester, step: Step) {
         Step::Failed(text) => (false, false, text),
         Step::Retry => (false, true, String::new()),
     };
-    ctx.tell_operator(requester.member, OperatorMessage::Answer { id: requester.id, ok, again, text });
+    ctx.send_operator(requester.member, OperatorMessage::Answer { id: requester.id, ok, again, text });
 }
 
 /// The effect on streaming transactions of a second view with the same members.

@@ -78,7 +78,7 @@ impl PolicyRequests {
                 true => NodeMessage::PolicyRequest { number: request.number, request: request.request },
                 false => NodeMessage::Policy(request.request.on(&ctx.raft.policy())),
             };
-            ctx.tell(leader, &message);
+            ctx.send(leader, &message);
         }
     }
 

@@ -153,7 +153,7 @@ impl Transfers {
             };
             pending.ask_at = Some(ctx.now + 10 * ASK_AGAIN);
             pending.donor_id = None;
-            ctx.tell(leader, &message);
+            ctx.send(leader, &message);
         }
         let delivered = own.delivered;
         if own.delivering && delivered <= ctx.raft.committed_state().seqno {
@@ -194,7 +194,7 @@ impl Transfers {
                 Level::Info,
                 format!("does not donate its state to {}: {HELD_BACK}", ctx.name_of(&joiner)),
             );
-            ctx.tell(joiner, &refusal(AGAIN, HELD_BACK));
+            ctx.send(joiner, &refusal(AGAIN, HELD_BACK));
         }
     }
 
@@ -210,7 +210,7 @@ impl Transfers {
     ) {
         let Wanted { at_least, position, request } = wanted;
         if !ctx.raft.is_leader() {
-            return ctx.tell(joiner, &refusal(AGAIN, "the member that was asked no longer leads"));
+            return ctx.send(joiner, &refusal(AGAIN, "the member that was asked no longer leads"));
         }
         // A repeated request gets the same donor while that is donating. The answer may have been lost, or the donor
         // cannot reach the joiner.
@@ -222,7 +222,7 @@ impl Transfers {
                 false => ctx.peers.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor),
             };
             if donates && !is_held_back_below(ctx, own, &donor, choice.at_least) {
-                return ctx.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
+                return ctx.send(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
         }
         let names: Vec<&str> = donor.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
@@ -261,7 +261,7 @@ impl Transfers {
                 self.choices.retain(|c| c.joiner != joiner);
                 self.choices.truncate(CHOICES_MAX - 1);
                 self.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
-                ctx.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
+                ctx.send(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
                 let known = |n: &&str| ctx.raft.membership().by_name(n).is_some();
@@ -270,7 +270,7 @@ impl Transfers {
                 } else {
                     (AGAIN, "no member is Synced and free to donate".to_string())
                 };
-                ctx.tell(joiner, &refusal(code, &text));
+                ctx.send(joiner, &refusal(code, &text));
             }
         }
     }
@@ -285,14 +285,14 @@ impl Transfers {
         let Wanted { at_least, position, request } = wanted;
         let view_uuid = ctx.peers.view_uuid_of(&joiner);
         if self.donations.iter().any(|d| d.joiner == joiner && d.view_uuid == view_uuid) {
-            return ctx.tell(joiner, &accepted());
+            return ctx.send(joiner, &accepted());
         }
         let free = own.synced_but_for_hold || own.state == LocalState::Joined;
         if !free || own.leaving {
-            return ctx.tell(joiner, &refusal(AGAIN, "the donor is busy"));
+            return ctx.send(joiner, &refusal(AGAIN, "the donor is busy"));
         }
         if is_held_back_below(ctx, own, &ctx.me.id, at_least) {
-            return ctx.tell(joiner, &refusal(AGAIN, HELD_BACK));
+            return ctx.send(joiner, &refusal(AGAIN, HELD_BACK));
         }
         self.donation_ids += 1;
         let id = self.donation_ids;
@@ -305,7 +305,7 @@ impl Transfers {
             request,
             handed_over: false,
         });
-        ctx.tell(joiner, &accepted());
+        ctx.send(joiner, &accepted());
     }
 
     /// The front end's server has sent its state, or failed to. Returns whether that donation was under way.
@@ -334,7 +334,7 @@ impl Transfers {
         // A restarted joiner waits for another answer.
         let view_uuid = ctx.peers.view_uuid_of(&donation.joiner);
         if view_uuid.is_none_or(|view_uuid| donation.view_uuid.is_none_or(|of| of == view_uuid)) {
-            ctx.tell(donation.joiner, &message);
+            ctx.send(donation.joiner, &message);
         }
         true
     }
@@ -414,7 +414,7 @@ impl Transfers {
             }
         }
         if self.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
-            ctx.tell(id, &accepted());
+            ctx.send(id, &accepted());
         }
     }
 }

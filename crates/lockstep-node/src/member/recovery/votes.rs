@@ -199,7 +199,7 @@ impl Votes {
         if !self.open.contains_key(&seqno) && self.committed_outcome(seqno, ctx.raft.deliverable()).is_none()
         {
             let text = String::new();
-            ctx.tell(from, &NodeMessage::Opinion { seqno, opinion: SUCCESS, text });
+            ctx.send(from, &NodeMessage::Opinion { seqno, opinion: SUCCESS, text });
         }
     }
 
@@ -226,7 +226,7 @@ impl Votes {
         let (now, leader) = (ctx.now, ctx.raft.leader());
         let Some(leader) = leader.filter(|_| !self.open.is_empty()) else { return };
         let due = |open: &Open| open.sent_at.is_none_or(|at| now >= at + REPEAT_INTERVAL);
-        let tell: Vec<_> = self
+        let unsent: Vec<_> = self
             .open
             .iter_mut()
             .filter(|(_, open)| due(open))
@@ -235,11 +235,11 @@ impl Votes {
                 (*seqno, open.opinion, open.text.clone())
             })
             .collect();
-        for (seqno, opinion, text) in tell {
+        for (seqno, opinion, text) in unsent {
             if leader == ctx.me.id {
                 self.on_opinion(ctx, leader, seqno, opinion, &text);
             } else {
-                ctx.tell(leader, &NodeMessage::Opinion { seqno, opinion, text });
+                ctx.send(leader, &NodeMessage::Opinion { seqno, opinion, text });
             }
         }
     }

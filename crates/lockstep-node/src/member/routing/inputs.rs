@@ -135,7 +135,7 @@ impl Member {
             NodeMessage::PolicyRequest { number, request } => {
                 self.admin.policy_requests.on_request(&mut self.ctx, from, number, request);
             }
-            NodeMessage::TurnedAway => self.leadership.on_writes_rejected(self.ctx.now, from),
+            NodeMessage::WritesRejected => self.leadership.on_writes_rejected(self.ctx.now, from),
         }
     }
 
@@ -274,10 +274,10 @@ impl Member {
             .chain(self.ctx.peers.values().map(|p| p.hello.address.clone()))
             .chain([self.ctx.me.address.clone()])
             .collect();
-        self.ctx.tell(id, &NodeMessage::Peers(addresses));
+        self.ctx.send(id, &NodeMessage::Peers(addresses));
         // Fields unknown to older versions follow once the peer's version is known.
         let health = Health { held_back: false, ..self.health() };
-        self.ctx.tell(id, &NodeMessage::Health(health));
+        self.ctx.send(id, &NodeMessage::Health(health));
     }
 
     /// A connection ended.

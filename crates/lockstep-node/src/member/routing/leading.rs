@@ -163,7 +163,7 @@ impl Member {
         if self.leadership.follow(self.ctx.now, &self.ctx.raft, peer)
             && let Some(leader) = leader
         {
-            self.ctx.tell(leader, &NodeMessage::TurnedAway);
+            self.ctx.send(leader, &NodeMessage::WritesRejected);
         }
     }
 

@@ -59,7 +59,7 @@ struct Sample {
 }
 
 /// Waits long enough for anything that works.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &RejoinArgs) -> Result<(), String> {
@@ -165,10 +165,10 @@ fn measure(args: &RejoinArgs, provider: &Path) -> Result<Sample, String> {
         if at >= target {
             break;
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             return Err(format!(
                 "the member is not back after {} s\n{}",
-                PATIENCE.as_secs(),
+                TIMEOUT.as_secs(),
                 joiner.log_tail(30)
             ));
         }
