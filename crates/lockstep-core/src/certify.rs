@@ -6,8 +6,8 @@
 //! 2. a key of it *conflicts* with the same key of a write-set that passed, came from **another** source, and has a
 //!    seqno above its `last_seen`. A statement in total order is another source to everybody.
 //!
-//! Two write-sets of one source never conflict: that server's own locks have seen to it; so neither do the fragments
-//! of one transaction. Statements in total order and rollbacks always pass. A failed write-set leaves no keys behind.
+//! Two write-sets of one source never conflict, because that server's locks have ordered them. Neither do the fragments of
+//! one transaction. Statements in total order and rollbacks always pass. A failed write-set leaves no keys behind.
 //!
 //! [`Certifier::judge`] adds two rules. Under a weak policy, write-sets of members other than the leader fail, except
 //! rollbacks. A write-set fails if its origin had seen a seqno that a view left out.
@@ -19,28 +19,34 @@
 //! | update            | parent | parent    | conflict | conflict |
 //! | exclusive         | conflict | conflict | conflict | conflict |
 //!
-//! An earlier one that meets a later one in the table, as conflict or as parent, is a *parent* if the later one passes:
-//! it must have been applied first. `depends_on` is the highest parent, and at least: the last *barrier* (a statement
-//! in total order, a view, a write-set that is not safe to apply in parallel), the fragment before in the same
-//! transaction, and the trim mark, since what lies below it is forgotten. It only schedules; it is no part of the
-//! verdict, and members may differ in it.
+//! If the table says *conflict* or *parent* and the later write-set passes, the earlier one is its *parent*: it must be
+//! applied first. `depends_on` is the highest of
+//!
+//! - the parents,
+//! - the last *barrier*: a statement in total order, a view, a write-set that is not safe to apply in parallel,
+//! - the fragment before in the same transaction,
+//! - the trim mark, because keys below it are forgotten.
+//!
+//! `depends_on` only schedules. It is no part of the verdict, and members may differ in it.
 //!
 //! # Why verdicts survive restarts and joins
 //!
-//! A member certifies from the log it has, which begins somewhere: at a state `base`. From the entries after it, it
-//! knows all keys of seqnos above `base.seqno`, **provided** it knows which of them passed. So it can judge every
-//! write-set with `last_seen >= base.seqno`. The verdicts on the others come from the trim marks:
+//! A member's log begins at a state `base`. From the entries after it the member knows all keys of seqnos above
+//! `base.seqno`, **provided** it knows which of them passed. So it can judge every write-set with
+//! `last_seen >= base.seqno`. The trim marks supply the other verdicts:
 //!
-//! * let `m₁, m₂` be the last two trim marks in the committed log when it starts (its state has `trim_previous = m₁.trim`);
-//! * a leader makes a mark only when it has itself certified everything up to the mark before, so `m₂.verdicts_to` is
-//!   at or above the seqno at which `m₁` lies ([`Certifier::next_trim`] sees to it);
-//! * entries up to `m₁` therefore have their verdicts in the marks up to `m₂`;
-//! * entries after `m₁` fail by rule 1 or have seen `m₁.trim`, and so `base.seqno`, **if `base.seqno <= m₁.trim`**.
+//! * Let `m₁, m₂` be the last two trim marks in the committed log when the member starts. Its state has
+//!   `trim_previous = m₁.trim`.
+//! * A leader appends a mark only after it has certified everything up to the mark before. So `m₂.verdicts_to` is at
+//!   or above the seqno at which `m₁` lies ([`Certifier::next_trim`]).
+//! * Therefore the marks up to `m₂` hold the verdicts on all entries up to `m₁`.
+//! * An entry after `m₁` fails by rule 1, or its origin had seen `m₁.trim`. **If `base.seqno <= m₁.trim`**, it had also
+//!   seen `base.seqno`.
 //!
-//! Hence the rule: *a log from which one certifies begins at or below `trim_previous`*, as of the committed state when
-//! certification starts ([`reaches`]). All marks up to there are [`Certifier::learn`]ed first, then all entries go
-//! through in order. Where both are known, the mark's word and the own judgement are compared
-//! ([`CertifyError::Diverged`]); where neither is, that is an error, never a guess ([`CertifyError::Unknown`]).
+//! Hence the rule: *certification starts from a log that begins at or below the `trim_previous` of the committed state*
+//! ([`reaches`]). The certifier first learns all marks up to there ([`Certifier::learn`]), then judges all entries in
+//! order. If both verdicts are known, it compares them ([`CertifyError::Diverged`]). If neither is known, that is an
+//! error ([`CertifyError::Unknown`]).
 
 mod index;
 mod slots;
@@ -481,8 +487,8 @@ impl Certifier {
     /// The mark that the leader should append, if any. `min_finished` is the lowest seqno that any connected member
     /// reports to have finished; `tail` is the state after the last entry of the leader's own log.
     ///
-    /// No mark is made while another one is under way (`tail` knows one that has not gone through here): it would
-    /// not tell the verdicts up to that one's place, on which joiners rely.
+    /// There is no mark while `tail` contains one that is not certified here yet. A new mark would lack the verdicts up to
+    /// that one's place, and joiners rely on them.
     pub fn next_trim(
         &self,
         min_finished: Seqno,

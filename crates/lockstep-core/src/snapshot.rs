@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 /// How far certification may forget; the payload of an [`EntryKind::Trim`] entry.
 ///
-/// A write-set whose last seen seqno is below `trim` fails certification everywhere. The verdicts are in the entry
-/// because nobody who starts in the middle of the log could work out those of write-sets whose window began before:
-/// with them, the index is exact for all that follow (see `certify`).
+/// A write-set whose last seen seqno is below `trim` fails certification on every member. The entry holds verdicts for
+/// members that start in the middle of the log: they cannot compute verdicts that depend on earlier entries. With them,
+/// their certification index is exact (see `certify`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TrimMark {
-    /// Write-sets that have not seen this much fail.
+    /// Write-sets with a lower *last seen* fail.
     pub trim: Seqno,
-    /// The verdicts of all seqnos up to this one are told by this mark and those before it.
+    /// This mark and those before it hold the verdicts on all seqnos up to this one.
     pub verdicts_to: Seqno,
     /// The seqnos above the previous mark's `verdicts_to`, up to this one's, that failed; ascending.
     pub failed: Vec<Seqno>,
@@ -85,9 +85,9 @@ pub struct StateSnapshot {
     pub seqno: Seqno,
     /// Which history this is.
     pub history: Uuid,
-    /// Which log of that history this is: drawn when it was founded. A database can come to a log twice (back from
-    /// Galera's library, out of a backup) under one history; what its two logs say of one index has nothing to do
-    /// with each other. Nil in a log that was founded before there was this field.
+    /// The log id, drawn when the log was founded. A database can come to a log twice under one history: back from
+    /// Galera's library, or out of a backup. The entries of two such logs at one index are unrelated. Nil in a log that is
+    /// older than this field.
     pub log_id: Uuid,
     /// The latest membership entry.
     pub membership: Arc<Membership>,
@@ -151,8 +151,8 @@ impl StateSnapshot {
     /// Adds the next entry.
     ///
     /// # Errors
-    /// [`DecodeError`] where a control entry cannot be read, or the entry is not the next one: the log is damaged or
-    /// of a newer version, and nothing after this can be trusted.
+    /// [`DecodeError`] if a control entry cannot be decoded, or the entry is not the next one. The log is damaged or of a
+    /// newer version, so later entries cannot be trusted.
     pub fn apply(&mut self, entry: &Entry) -> Result<(), DecodeError> {
         if entry.index.checked_sub(1) != Some(self.index) || entry.term < self.term {
             return Err(DecodeError::Invalid("place in the log"));

@@ -1,19 +1,19 @@
-//! The words of the log: who, where, what.
+//! The basic types of the log: identities, positions, entries.
 
 use crate::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 use std::fmt;
 
-/// An entry's place in the log, from 1. 0 is the place before the first entry.
+/// An entry's position in the log, from 1. 0 is the position before the first entry.
 pub type Index = u64;
-/// A leader's term of office. 0 is before the first election.
+/// A Raft term. 0 is before the first election.
 pub type Term = u64;
-/// What the server sees: dense over the entries that servers receive. −1 is undefined.
+/// The number of an entry that servers receive, without gaps. −1 is undefined.
 pub type Seqno = i64;
-/// Microseconds. Of a monotonic clock where it is `now`, of the wall clock since 1970 where it is in an entry.
+/// Microseconds: of a monotonic clock in `now`, of the wall clock since 1970 in an entry.
 pub type Micros = u64;
 
-/// A seqno that says nothing.
+/// No seqno.
 pub const SEQNO_UNDEFINED: Seqno = -1;
 
 /// 16 bytes, printed in the canonical form of a UUID.
@@ -72,23 +72,23 @@ impl fmt::Debug for Uuid {
 
 /// Identity of a member in the log: stored in its log folder, new when the log is lost.
 pub type MemberId = Uuid;
-/// Identity of a member towards servers: fresh at each connect.
+/// Identity of a member in the views of servers, new at each connect.
 pub type ViewUuid = Uuid;
 
-/// History UUID and seqno: a point in the life of the data.
+/// History UUID and seqno: a position of a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gtid {
-    /// Which history.
+    /// The history.
     pub uuid: Uuid,
-    /// Which point of it.
+    /// The last seqno of it that the database has.
     pub seqno: Seqno,
 }
 
 impl Gtid {
-    /// No history, no point.
+    /// No position.
     pub const UNDEFINED: Gtid = Gtid { uuid: Uuid::NIL, seqno: SEQNO_UNDEFINED };
 
-    /// Whether it names a point of a history.
+    /// Whether history and seqno are known.
     pub fn is_defined(&self) -> bool {
         !self.uuid.is_nil() && self.seqno >= 0
     }
@@ -100,15 +100,15 @@ impl fmt::Display for Gtid {
     }
 }
 
-/// Names a proposal, so that one that is sent again after a change of leader is recognised.
+/// The identity of a proposal. By it a leader recognises a proposal that is sent again after a change of leader.
 ///
-/// **Invariant:** of one (member, incarnation) the log holds the numbers 1, 2, 3, … in this order without a gap
-/// (first in, first out): that the last number decides whether a proposal is new is all that deduplication needs.
+/// **Invariant:** for each (member, incarnation) the log holds the numbers 1, 2, 3, … in this order without a gap. So a
+/// proposal is new if its number follows the last one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct ProposalId {
-    /// The origin. Nil where a leader made the entry of its own accord.
+    /// The origin. Nil for a leader's own entry.
     pub member: MemberId,
-    /// Which life of the origin's process: grows with each start.
+    /// The origin's incarnation: how often it has opened its log.
     pub incarnation: u64,
     /// Dense from 1 within the incarnation.
     pub number: u64,
@@ -128,27 +128,27 @@ pub enum EntryKind {
     View = 3,
     /// The members of the group ([`crate::members::Membership`]). In force once appended.
     Membership = 4,
-    /// Whom commits wait for ([`crate::policy`]). Acts at commit.
+    /// The commit policy ([`crate::policy`]). In force once committed.
     Policy = 5,
-    /// How far certification may forget ([`crate::snapshot::TrimMark`]). Acts at commit.
+    /// A trim mark of certification ([`crate::snapshot::TrimMark`]). In force once committed.
     Trim = 6,
     /// A piece of a large write-set; the pieces precede the entry that uses them.
     Piece = 7,
     /// A note of a state transfer, and other remarks for people.
     Note = 8,
-    /// How a vote on a result has ended ([`crate::vote::VoteOutcome`]). Acts at commit.
+    /// The outcome of a vote on a result ([`crate::vote::VoteOutcome`]). In force once committed.
     Outcome = 9,
     /// The log goes on as another branch, by an operator's order ([`crate::branch`]). In force once appended.
     Branch = 10,
 }
 
 impl EntryKind {
-    /// Whether servers receive it, so that it takes a seqno.
+    /// Whether servers receive entries of this kind. Only these have seqnos of their own.
     pub fn takes_seqno(self) -> bool {
         matches!(self, EntryKind::WriteSet | EntryKind::TotalOrder | EntryKind::View)
     }
 
-    /// Whether any member may propose it (the others are the leader's own).
+    /// Whether any member may propose entries of this kind. Only the leader makes the others.
     pub fn may_be_proposed(self) -> bool {
         matches!(self, EntryKind::WriteSet | EntryKind::TotalOrder | EntryKind::Piece | EntryKind::Note)
     }
@@ -165,23 +165,23 @@ impl EntryKind {
 /// All fields of an entry except its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryHeader {
-    /// Its place.
+    /// Its index.
     pub index: Index,
-    /// The term of the leader that placed it.
+    /// The term of the leader that appended it.
     pub term: Term,
     /// Its kind.
     pub kind: EntryKind,
-    /// The seqno of the log up to and with this entry: its own where the kind takes one, else the last one before.
+    /// The entry's own seqno if its kind takes one, otherwise the last one before.
     pub seqno: Seqno,
     /// The proposal that it came from. Default (nil) for a leader's own entries.
     pub proposal: ProposalId,
-    /// The leader's wall clock when it was placed, in µs since 1970. For people and for delayed apply only.
+    /// The leader's wall clock at the append, in µs since 1970. Used only in reports and for delayed apply.
     pub time: Micros,
 }
 
-/// One entry of the log, encoded once: its body is what the disk and all peers get.
+/// An entry of the log, encoded once. The disk and all peers get the same body.
 ///
-/// The fields of its [`EntryHeader`] can be read as its own. They cannot be changed: the body would contradict them.
+/// It dereferences to its [`EntryHeader`]. The header cannot be changed, because the body would contradict it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     header: EntryHeader,
@@ -226,7 +226,7 @@ impl Entry {
     /// a message have them in their own headers.
     ///
     /// # Errors
-    /// [`DecodeError`] where the body is too short or of an unknown kind.
+    /// [`DecodeError`] if the body is too short or of an unknown kind.
     pub fn decode_body(index: Index, term: Term, body: Bytes) -> Result<Entry, DecodeError> {
         let mut r = Reader::new(body.clone());
         let kind = EntryKind::from_u8(r.u8()?).ok_or(DecodeError::Invalid("entry kind"))?;
@@ -239,12 +239,12 @@ impl Entry {
         Ok(Entry { header: EntryHeader { index, term, kind, seqno, proposal, time }, body })
     }
 
-    /// Bytes that it takes in memory, in the log and on the wire, near enough for limits.
+    /// The approximate size in memory, in the log and on the wire; exact enough for limits.
     pub fn size(&self) -> usize {
         64 + self.body.len() - ENTRY_BODY_HEADER
     }
 
-    /// What the log keeps as a record's body, and messages as an entry's.
+    /// The encoded entry without index and term, as the log and messages store it.
     pub fn body(&self) -> &Bytes {
         &self.body
     }

@@ -21,36 +21,37 @@ pub(crate) const FRAME_PACKED: u8 = 4;
 /// Kind of a frame that holds an [`OperatorMessage`].
 pub(crate) const FRAME_OPERATOR: u8 = 3;
 
-/// Who connects; travels in the handshake.
+/// A member's introduction, sent in the handshake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// Its identity in the log.
     pub id: MemberId,
-    /// Which life of its process.
+    /// How often the member has opened its log.
     pub incarnation: u64,
-    /// Its identity towards its server: fresh at each connect.
+    /// The member's identity in the views of servers; new at each connect.
     pub view_uuid: ViewUuid,
-    /// The history of its log; nil where it has none.
+    /// The history of the member's log; nil without a log.
     pub history: Uuid,
-    /// Which log of that history ([`lockstep_core::snapshot::StateSnapshot::log_id`]); nil where it has none.
+    /// The log id ([`lockstep_core::snapshot::StateSnapshot::log_id`]); nil without a log.
     pub log_id: Uuid,
-    /// The branches that its log came from ([`lockstep_core::snapshot::StateSnapshot::parents`]): their histories and logs.
+    /// History and log id of the branches before the log's own ([`lockstep_core::snapshot::StateSnapshot::parents`]).
     pub parents: Vec<(Uuid, Uuid)>,
-    /// Of each of `parents`, index and term of the last entry that the next branch has of it; empty where it does not say.
+    /// For each of `parents`: index and term of the last entry that the next branch shares with it. Empty from older
+    /// members.
     pub forks: Vec<(Index, Term)>,
-    /// Where its log ends.
+    /// The last index of the log.
     pub last_index: Index,
     /// `wsrep_node_name`.
     pub name: String,
-    /// Where peers reach it.
+    /// The address for peers.
     pub address: String,
-    /// Where clients reach it.
+    /// The address for clients.
     pub incoming: String,
-    /// Where it is.
+    /// The zone (`zone`).
     pub zone: u8,
-    /// Whether it wants to vote.
+    /// Whether the member may become a voter.
     pub wants_vote: bool,
-    /// Whether it keeps no database.
+    /// Whether the member is an arbitrator, without a database.
     pub arbitrator: bool,
 }
 
@@ -75,7 +76,7 @@ impl Hello {
         }
     }
 
-    /// As the handshake's blob.
+    /// Encodes the introduction for the handshake.
     pub fn to_bytes(&self) -> Bytes {
         let Hello {
             id,
@@ -120,10 +121,10 @@ impl Hello {
         w.into_bytes()
     }
 
-    /// Reads it. Fields may be added at the end by later versions.
+    /// Decodes an introduction. Later versions may add fields at the end.
     ///
     /// # Errors
-    /// [`DecodeError`] where it is not one, or a name is longer than 255 bytes.
+    /// [`DecodeError`] if the bytes are no introduction, or a name is longer than 255 bytes.
     pub fn from_bytes(bytes: Bytes) -> Result<Hello, DecodeError> {
         let mut r = Reader::new(bytes);
         let mut hello = Hello {
@@ -157,7 +158,7 @@ impl Hello {
             }
         }
         let longest = hello.name.len().max(hello.address.len()).max(hello.incoming.len());
-        // They are shown on terminals and in error logs.
+        // No control characters: terminals and error logs show these texts.
         let control =
             [&hello.name, &hello.address, &hello.incoming].iter().any(|t| t.contains(char::is_control));
         if control || longest > 255 || hello.name.is_empty() || hello.id.is_nil() || hello.view_uuid.is_nil()
@@ -167,19 +168,19 @@ impl Hello {
         Ok(hello)
     }
 
-    /// Index and term of the last entry that its log has of this one, which its own came from; `None`: it does not say.
+    /// Index and term of the last entry that the member's log shares with this earlier branch; `None` if unknown.
     pub(crate) fn fork(&self, history: Uuid, log_id: Uuid) -> Option<(Index, Term)> {
         let at = self.parents.iter().position(|parent| *parent == (history, log_id))?;
         self.forks.get(at).copied()
     }
 
-    /// Whether both have logs, and these are not one.
+    /// Whether both members have logs, and the logs differ.
     pub(crate) fn is_of_another_log(&self, other: &Hello) -> bool {
         let differ = |a: Uuid, b: Uuid| !a.is_nil() && !b.is_nil() && a != b;
         differ(self.history, other.history) || differ(self.log_id, other.log_id)
     }
 
-    /// As a learner of the membership.
+    /// The membership's entry of this member, in this role.
     pub(crate) fn as_member(&self, role: Role) -> MemberInfo {
         MemberInfo {
             id: self.id,
@@ -196,71 +197,71 @@ impl Hello {
 /// The kind of a [`NodeMessage::Health`] of a held-back member; 1 otherwise.
 const HELD_BACK: u8 = 10;
 
-/// How a member is, told to all it is connected to.
+/// A member's state, which it sends to all connected members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Health {
     /// `wsrep_local_state`.
     pub state: LocalState,
     /// The last seqno finished by its server.
     pub finished: Seqno,
-    /// The lowest seqno that certification must look back to for its write-sets under way.
+    /// The lowest *last seen* of the member's write-sets in progress: certification must keep later keys.
     pub seen: Seqno,
     /// The last seqno delivered to its server.
     pub delivered: Seqno,
-    /// It wants to leave in good order.
+    /// The member is about to leave.
     pub leaving: bool,
-    /// It has the state from which it can go on by the log alone (so that it may vote).
+    /// The member's database is complete, so the log alone brings it up to date. Only such a member may vote.
     pub has_state: bool,
-    /// Entries are kept from its server, which refuses writes. Said only to members that speak protocol version 5.
+    /// An apply hold is in force, and the server refuses writes. Sent only to members with protocol version 5.
     pub held_back: bool,
 }
 
-/// Everything beside the order protocol.
+/// The messages between nodes beside Raft's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NodeMessage {
-    /// How I am.
+    /// The sender's state.
     Health(Health),
-    /// Where else there are members.
+    /// Addresses of other members.
     Peers(Vec<String>),
-    /// A joiner to the leader: find me a donor.
-    /// `position` ≥ 0: the joiner has the state of that seqno and wants no more than to be told so.
+    /// Joiner to leader: requests a donor. With `position` ≥ 0 the joiner has the state of that seqno, and requests only
+    /// a confirmation.
     StateRequest { donor: String, at_least: Seqno, position: Seqno, request: Bytes },
-    /// The leader to the donor.
+    /// Leader to donor: send the joiner your state.
     Donate { joiner: MemberId, at_least: Seqno, position: Seqno, request: Bytes },
-    /// The donor (or the leader that finds none) to the joiner. `code` 0: sent up to `gtid`.
+    /// Donor to joiner, or the leader if it finds no donor. `code` 0: the state up to `gtid` has been sent.
     Donated { code: i32, gtid: Gtid, text: String },
-    /// To the leader: my result of applying this seqno.
+    /// To the leader: the sender's result of applying this seqno.
     Opinion { seqno: Seqno, opinion: Opinion, text: String },
-    /// The leader asks for that.
+    /// From the leader: requests the [`NodeMessage::Opinion`] on this seqno.
     AskOpinion { seqno: Seqno },
-    /// To the leader: this should be the policy. To those who do not know the next one.
+    /// To the leader: requests this policy. For leaders that do not know [`NodeMessage::PolicyRequest`].
     Policy(Policy),
-    /// To the leader: this should be changed of it. The number is new with each request of a member.
+    /// To the leader: requests a change of the policy. Each request of a member has its own number.
     PolicyRequest { number: u64, request: PolicyRequest },
-    /// To the leader: clients that write are turned away here, for under the policy its server alone takes writes.
+    /// To the leader: this member rejects writes of clients, because under the policy only the leader accepts them.
     WritesRejected,
 }
 
 /// An operator's command, forwarded from the member that received it to the one that executes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum OperatorMessage {
-    /// To the leader: do this. The command is JSON, as it was given.
+    /// To the leader: execute this command, in JSON.
     Ask { id: u64, command: Bytes },
-    /// Back again. `again`: not done, and another leader may be asked.
+    /// The answer. `again`: the command was not executed, and another leader may be asked.
     Answer { id: u64, ok: bool, again: bool, text: String },
-    /// From the leader: you are no member any more; leave, and do not come back in this life.
+    /// From the leader: the receiver was removed. It leaves, and stays out until its process restarts.
     Leave { text: String },
-    /// Begin no further commit.
+    /// Barrier: begin no further commit.
     Hold { id: u64 },
-    /// The last that has begun; −1: it cannot be now.
+    /// Barrier: the last seqno whose commit has begun; −1 if the member cannot take part now.
     Held { id: u64, seqno: Seqno },
-    /// Go on up to here, and stand.
+    /// Barrier: commit up to this seqno, and stop.
     HoldAt { id: u64, seqno: Seqno },
-    /// The server has finished that.
+    /// Barrier: the server has finished that seqno.
     Standing { id: u64 },
-    /// Go on.
+    /// Barrier: continue.
     Release { id: u64 },
-    /// It had stood until then.
+    /// Barrier: released. `held`: no commit had passed before.
     Released { id: u64, held: bool },
 }
 

@@ -1,12 +1,12 @@
-//! Who touched which key last.
+//! The certification index: the last use of each key.
 //!
-//! Of each key and type the index keeps the last write-set that passed, and the last one of any *other* source: that
-//! is all that a verdict on any later write-set can depend on. Most keys are touched in one way by one source, and
-//! take one small slot; the rest spill to a wide one.
+//! For each key and type the index keeps the last write-set that passed, and the last one of any *other* source. No
+//! verdict on a later write-set depends on more. One source uses most keys, in one way: these take a narrow slot, the
+//! others a wide one.
 //!
 //! A use at or below the trim mark counts as absent: rule 1 fails every write-set that would conflict with it, and every
 //! write-set depends on the mark anyway. So the time of its removal does not matter, and [`Index::forget`] works in small
-//! steps: a mark after a bulk load frees millions of keys, and the certifying thread also sends the leader's heartbeats.
+//! steps. A mark after a bulk load frees millions of keys, and the certifying thread also sends the leader's heartbeats.
 
 use super::slots::Slots;
 use super::table::Table;
@@ -226,9 +226,9 @@ impl Index {
         let Some(slot) = self.slots.held_or_put(key.hash, fresh) else { return };
         match slot.form {
             Form::Narrow(kind) => {
-                // The new use says all that the old one would, to everybody, if the old one is forgotten; or if the
-                // new one's row of the table is no weaker, and a source that it does not conflict with (its own)
-                // would not have conflicted with the old one either. A shared use conflicts with nobody.
+                // The new use may replace the old one in two cases. The old one lies below the trim mark; or the new
+                // one's row of the table is no weaker, and its own source did not conflict with the old one either. A
+                // shared use conflicts with no source.
                 let same =
                     slot.source_or_place == source.0 || source == Source::NOBODY || kind == KeyType::Shared;
                 if slot.seqno <= self.trim || (key.kind >= kind && same) {

@@ -1,14 +1,14 @@
-//! A map from hashes of keys, of which no single step takes long, however many it holds.
+//! A map from hashes of keys without long pauses, whatever its size.
 //!
-//! A hash table that grows or shrinks moves all it has: of millions of keys tens of milliseconds, in which the whole
-//! cluster waits for the one thread that certifies; and where that thread has one place among hundreds on a processor,
-//! seconds. Many small tables grow one after the other.
+//! A hash table that grows moves all its keys. With millions of keys that takes tens of milliseconds, or seconds if
+//! hundreds of threads share the processor. Meanwhile the cluster waits for the certifying thread. So this map consists
+//! of many small tables, which grow one after the other.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// So many small ones: one of 4096 keys out of a million moves in some 50 us.
+/// The number of tables. With a million keys each has about 4096, and moves them in some 50 µs.
 const SHARDS: usize = 256;
 /// A shard with room for fewer is not worth shrinking.
 const SPARE: usize = 256;

@@ -498,8 +498,8 @@ fn every_cell() {
     }
 }
 
-/// A later write of the own source must not hide an earlier one of another: T1 and T2 of source 1 sampled what they
-/// had seen in one order and were placed in the other.
+/// A later write of the own source must not hide an earlier one of another source. T1 and T2 of source 1 took their
+/// *last seen* in one order, and the log has them in the other.
 #[test]
 fn own_writes_hide_nobody() {
     let mut c = certifier();

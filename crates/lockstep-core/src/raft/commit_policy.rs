@@ -125,8 +125,8 @@ impl CommitPolicy {
         self.blocked_on
     }
 
-    /// If a leader's semisync has fallen back: the first entry that was not acknowledged in time; once all have it, up to
-    /// where semisync waits for acknowledgements to come back.
+    /// If a leader's semisync has fallen back: the first entry that was not acknowledged in time. Once all members have it:
+    /// the entry that must be acknowledged before semisync is in force again.
     pub(super) fn first_overdue(&self, positions: Positions<'_>) -> Option<Index> {
         let Fallback { late, mark, .. } = self.fallback?;
         let own = positions.local().id();

@@ -231,10 +231,10 @@ fn is_up_to_date(local: &Local, last: (Term, Index)) -> bool {
     last >= (local.log().tail().term, local.log().last()) || local.is_active(Failpoint::VoteForAnyLog)
 }
 
-/// A voter of the membership in force may campaign. So may one that an entry removes that is not known to be committed: it
-/// may be the only one that has the entry, and so the only one that can win, as the others can if the entry is lost. It
-/// counts the votes of the voters in force, not its own. After a restart the commit index may be known too low, so any
-/// membership from there on that lets it vote will do.
+/// A voter of the membership in force may campaign. So may a voter that an entry removes while it is not known to be
+/// committed: perhaps only this member has the entry, so no other member can win. It counts the votes of the voters in
+/// force, not its own. After a restart the known commit index may be too low, so any later membership that lets this
+/// member vote is enough.
 pub(super) fn may_campaign(local: &Local) -> bool {
     let (id, log) = (&local.id(), local.log());
     if !log.exists() || log.tail().membership.is_voter(id) {

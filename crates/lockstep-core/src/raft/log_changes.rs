@@ -185,10 +185,10 @@ impl Raft {
 
     /// Handles a snapshot: the leader no longer has the entries that we need, or we have no log.
     ///
-    /// A snapshot is a committed state of the leader. It replaces our log only if no committed entry is lost: we have no
-    /// log; or the snapshot lies above our commit index and our log disagrees with it at its index, so that our entries up to
-    /// there are part of it or uncommitted, and later ones are uncommitted. If our log agrees with it, the log stays, and is
-    /// committed up to the snapshot.
+    /// A snapshot is a committed state of the leader. It replaces our log only if no committed entry is lost. So either we
+    /// have no log, or the snapshot lies above our commit index and our log disagrees with it at its index. Then our entries
+    /// up to there are part of the snapshot or uncommitted, and later ones are uncommitted. If our log agrees with the
+    /// snapshot, the log stays, and is committed up to the snapshot.
     pub(super) fn on_base(&mut self, state: StateSnapshot, context: u64) {
         self.acks.owe(true, context);
         // Indices and seqnos near the end of the numbers are invalid.

@@ -4,12 +4,13 @@
 //! outputs: all inputs since the last round make one write, and one message for each peer that needs one.
 //!
 //! Differences from the paper (Ongaro and Ousterhout, 2014):
-//! - **Everyone counts acks.** A member acknowledges to the leader and to those whose proposals are not committed yet,
-//!   so an origin learns of the commit without a message from the leader (`acks.rs`).
-//! - **One copy for each zone.** A member of another zone passes the leader's entries on to its neighbours (`relay.rs`).
-//! - **The leader's disk is one of many.** Its appends leave before its own write is durable; it counts itself like
-//!   anybody.
-//! - **Proposals are exactly once**: the log itself knows the last number of each member (`proposals.rs`).
+//!
+//! - **All members count acks.** A member acknowledges to the leader, and to the origins of uncommitted proposals. So an
+//!   origin learns of the commit without a message from the leader (`acks.rs`).
+//! - **Zone relays.** A member of another zone forwards the leader's entries to its neighbours (`relay.rs`).
+//! - **The leader's disk is one of many.** The leader sends appends before its own write is durable, and counts its own
+//!   ack like any other.
+//! - **Proposals are exactly once.** The log holds the last proposal number of each member (`proposals.rs`).
 //! - **Snapshots hold no data**: a snapshot is the replicated state before a segment. The database belongs to the server.
 //!
 //! Start reading at [`Raft`] and `inputs.rs`, then `roles.rs`, `log_changes.rs`, `election.rs`, `replication/`.

@@ -61,9 +61,9 @@ impl<'a> Positions<'a> {
     }
 
     /// The members whose acks count under policies that a majority does not meet by itself: those that every possible next
-    /// leader queries. Its log has all committed entries, and perhaps not the uncommitted ones. So a member counts if it is in
-    /// the committed membership and in every later one of the log: our commit index may lag, and a later membership may be
-    /// committed already.
+    /// leader queries. The next leader's log has all committed entries, and perhaps not the uncommitted ones. Our commit
+    /// index may lag, so a later membership may be committed already. Therefore a member counts if it is in the committed
+    /// membership and in every later one of the log.
     fn counted(self) -> impl Iterator<Item = &'a MemberInfo> {
         let log = self.local.log();
         let anybody = self.local.is_active(Failpoint::AnyMembersAcksCount);

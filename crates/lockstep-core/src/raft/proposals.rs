@@ -5,12 +5,12 @@
 //! origin sends again from the last number that its own log or the leader reports. A proposal leaves the outbox when the
 //! committed session has reached it.
 //!
-//! **When something may have been lost.** With a new connection, messages on the old one may be lost. On a connection that
-//! stays up, the origin sees only silence: the proposals are lost, or the line needs long for a large one, and each
-//! further copy would make it need longer. So after an election timeout of silence the origin asks the leader, in a
-//! small message that follows the proposals on the same connection. The reply comes after the proposals have arrived,
-//! or says which were lost. Until then the origin sends nothing new, and asks again after each election timeout. The
-//! question is a proposal with the number 0, which is never the next one of a session: every version refuses it with
+//! **Lost proposals.** With a new connection, messages on the old one may be lost. On a connection that stays up, the
+//! origin sees only silence. Either the proposals are lost, or a slow line still carries them; then another copy would
+//! only add to the load. So after an election timeout of silence the origin queries the leader, in a small message that
+//! follows the proposals on the same connection. The reply comes after the proposals have arrived, or says which were
+//! lost. Until then the origin sends nothing new, and repeats the query after each election timeout. The query is a
+//! proposal with the number 0, which is never the next one of a session: every version refuses it with
 //! [`Message::ProposeReply`].
 
 use super::local::Local;

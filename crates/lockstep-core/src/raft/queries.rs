@@ -56,14 +56,15 @@ impl Raft {
         self.replication.rtt(id)
     }
 
-    /// Other timing from now on: how often a leader speaks, and after which silence others campaign.
+    /// Sets the heartbeat interval and the election timeout.
     pub fn set_timing(&mut self, heartbeat: Micros, election_timeout: Micros) {
         self.local.set_timing(heartbeat, election_timeout);
     }
 
-    /// Sets a timeout for a leader whose heartbeats are usually late because its threads wait for a processor. While the
-    /// connection holds and `timeout` exceeds the election timeout, this member campaigns only after a silence of `timeout`
-    /// (randomised up to twice that), and as a leader it does not step down earlier. Votes for others are not affected.
+    /// Sets a timeout for a leader whose heartbeats are usually late because its threads wait for a processor. It applies
+    /// while the connection holds and `timeout` exceeds the election timeout. Then this member campaigns only after a silence
+    /// of `timeout`, randomised up to twice that. As a leader it does not step down earlier. Votes for others are not
+    /// affected.
     pub fn set_leader_timeout(&mut self, timeout: Micros) {
         self.election.set_leader_timeout(timeout);
     }
@@ -268,13 +269,13 @@ impl Raft {
         self.positions().unacknowledged_by(index)
     }
 
-    /// Where this member leads and semisync has fallen back: the first entry that was not acknowledged in time; once
-    /// all have that one, up to where semisync waits for acknowledgements to come back.
+    /// If semisync has fallen back on this leader: the first entry that was not acknowledged in time. Once all members have
+    /// it: the entry that must be acknowledged before semisync is in force again.
     pub fn first_overdue(&self) -> Option<Index> {
         self.commit_policy.first_overdue(self.positions())
     }
 
-    /// Where this member leads and semisync has fallen back: the first entry that was not acknowledged in time.
+    /// If semisync has fallen back on this leader: the first entry that was not acknowledged in time.
     pub fn fallback_index(&self) -> Option<Index> {
         self.commit_policy.fallback_index()
     }

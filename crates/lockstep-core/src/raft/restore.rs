@@ -89,8 +89,8 @@ impl RestoreBuilder {
         Ok(())
     }
 
-    /// Bases by older versions do not say who led in their term. Where the entry that began the term has been read, or
-    /// a later base of the same term says it, it is known all the same, and then it is the same for all of them.
+    /// Bases by older versions lack the leader of their term. The first entry of the term, or a later base of the same
+    /// term, supplies it for all bases of that term.
     fn agree_on_leader(&mut self, state: &mut StateSnapshot) {
         let Some(known) = self.last().filter(|last| last.term == state.term).map(|last| last.leader) else {
             return;

@@ -1,14 +1,14 @@
 //! Fragments of streaming transactions that a view has overtaken.
 //!
-//! At a view every server rolls streaming transactions back ([`View::whose_streams_go_on`]). A fragment that was under way
-//! meanwhile would find nothing to go on from, and its origin, which rolls the transaction back at the view and has it played
-//! again behind it, would wait for ever: the view for that client, the client for the view. Virtual synchrony, on which
-//! Galera's library is built, has no such fragments: a message is delivered in the view in which it was sent, or not at all.
-//! Here the leader appends such a fragment as one that fails ([`writeset::overtaken`]), on members of every version.
+//! At a view every server rolls streaming transactions back ([`View::whose_streams_go_on`]). A fragment that was in flight
+//! then would lack its predecessors. Its origin, which replays the transaction after the view, would deadlock: the view
+//! waits for the client, the client for the view. Under virtual synchrony, as in Galera's library, there are no such
+//! fragments: a message is delivered in the view in which it was sent, or not at all. Here the leader appends such a
+//! fragment in a form that fails ([`writeset::overtaken`]) on members of every version.
 //!
-//! The leader does the same with fragments of members that the last view does not list: a member that has returned and is
-//! not listed yet. If it were killed before a view lists it, its first view after the restart would lack its former
-//! identity and precede its fragments: it alone would roll them back.
+//! The leader does the same with fragments of a returned member that the last view does not list yet. If that member were
+//! killed before a view lists it, its first view after the restart would lack its former identity and precede its
+//! fragments. So it alone would roll them back.
 
 use crate::codec::Reader;
 use crate::members::View;
@@ -17,7 +17,7 @@ use crate::writeset;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// Views further back than so many count as ends of all streaming transactions.
+/// Older views than this many count as the end of all streaming transactions.
 const VIEWS_KEPT: usize = 64;
 
 /// What the views of a leader's log have ended.

@@ -22,11 +22,11 @@ impl fmt::Display for TooLarge {
 
 impl std::error::Error for TooLarge {}
 
-/// Gathers a write-set. After [`WriteSetBuilder::finish`] it is empty and gathers the next one (the next fragment of
-/// a streaming transaction).
+/// Builds a write-set. After [`WriteSetBuilder::finish`] it is empty and builds the next one, such as the next fragment
+/// of a streaming transaction.
 ///
-/// Data go straight to where they stay in the payload; keys are hashed as they come, and only hashes are kept, each
-/// once, with the strongest type that was asked for.
+/// Data are written directly to their place in the payload. Of the keys it keeps only hashes, each once, with the strongest
+/// type that was given.
 #[derive(Debug, Default)]
 pub struct WriteSetBuilder {
     /// Header's place, then ordered data. Empty as long as there are none.

@@ -3,8 +3,8 @@
 //! A piece's payload is only bytes. The order of proposals joins the pieces: the log holds the proposals of one
 //! incarnation of a member in the order in which they were made, without a gap. So the last `count` pieces
 //! before the write-set are its own, as long as a member sends **one large write-set at a time**: pieces of two must
-//! not mix. Pieces that no write-set uses (its transaction was rolled back midway) are followed by some that are used,
-//! or by the end of the member's life, and can be dropped then.
+//! not mix. If a transaction is rolled back midway, no write-set uses its pieces. They can be dropped when the next
+//! write-set with pieces arrives, or when the member's incarnation ends.
 
 use super::*;
 use bytes::BytesMut;
@@ -79,11 +79,11 @@ impl fmt::Display for AssembleError {
 
 impl std::error::Error for AssembleError {}
 
-/// Puts the data back: `pieces` are all pieces of the same member's same life since its last write-set that had some,
-/// in the log's order; the last ones of them are used. A write-set without pieces comes back as it is.
+/// Joins the pieces of a write-set. `pieces` are all pieces of the member's incarnation since its last write-set with
+/// pieces, in the log's order. The last ones of them are used. A write-set without pieces is returned unchanged.
 ///
 /// # Errors
-/// [`AssembleError`] where they are not what the write-set names.
+/// [`AssembleError`] if number, size or hash differ from the write-set's header.
 pub fn assemble(set: WriteSet, pieces: &[Bytes]) -> Result<WriteSet, AssembleError> {
     let Some(Pieces { count, bytes, hash }) = set.pieces else { return Ok(set) };
     let from = pieces

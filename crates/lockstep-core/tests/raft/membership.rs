@@ -255,8 +255,8 @@ fn returning_member_continues_its_proposals() {
     assert_eq!(net.delivered(3), ["a", "b", "c"]);
 }
 
-/// The leader takes itself out of the voters, and dies before anybody else has that entry: the other one's log is too
-/// short to win, so the first one must campaign though its own log says that it does not vote.
+/// The leader removes itself from the voters, and dies before another member has that entry. The other member's log is too
+/// short to win. So the first member must campaign, although by its own log it does not vote.
 #[test]
 fn member_removed_by_uncommitted_entry_campaigns() {
     let mut net = Net::new(2);

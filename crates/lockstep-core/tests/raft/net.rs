@@ -1,5 +1,5 @@
-//! A small deterministic network of order cores: messages go through the codec, disks through a model that can be
-//! slow and forgets what was not synced, and every commit of everybody is compared with everybody else's.
+//! A small deterministic network of Raft cores. Messages go through the codec. The model of a disk can be slow, and
+//! forgets unsynced writes. Every commit of each member is compared with those of the others.
 
 use bytes::Bytes;
 use lockstep_core::codec::Writer;

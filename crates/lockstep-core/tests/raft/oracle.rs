@@ -1,8 +1,8 @@
-//! Another Raft as a witness: the crate `raft` 0.7 and our core go through the same elections, proposals, partitions,
-//! restarts and handings over, and must hold the same logs and commit the same entries.
+//! Another Raft as an oracle. The crate `raft` 0.7 and our core go through the same elections, proposals, partitions,
+//! restarts and transfers. They must hold the same logs and commit the same entries.
 //!
-//! Entries are the leader's own notes, not proposals: ours come again after a change of leader, the witness's do not.
-//! Time is kept out of it: only the leader of the majority speaks, and only who is told to campaigns.
+//! Entries are the leader's own notes, not proposals: ours are repeated after a change of leader, the oracle's are not.
+//! Time plays no part: only the leader of the majority sends heartbeats, and members campaign only on command.
 
 use crate::net::*;
 use bytes::Bytes;

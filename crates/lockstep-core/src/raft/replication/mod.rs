@@ -126,16 +126,16 @@ impl Replication {
         active.count() >= membership.majority()
     }
 
-    /// How much of `bytes` a leader sends at once: a quarter for each own term of office that ended in silence before it
-    /// committed anything. Perhaps a voter that it needs lacks more than the line carries in that time. Of a large message
-    /// that comes after the term nothing is kept; small parts are, and their acks keep the leader in office.
+    /// The part of `bytes` that a leader sends at once: a quarter for each own term that ended in silence before it
+    /// committed anything. Perhaps a voter that it needs lacks more than the line carries in a term. A large message that
+    /// arrives after the term is lost. Small parts arrive in time, and their acks keep the leader in its role.
     fn after_fruitless_terms(&self, bytes: usize) -> usize {
         (bytes >> (2 * self.fruitless_terms)).max(bytes.min(PROBE_BYTES))
     }
 
-    /// How many bytes may be in flight to a peer. After fruitless terms it begins with [`Replication::after_fruitless_terms`]
-    /// and widens by twice the bytes that the peer has confirmed in this term. So on a long line a voter that lags far behind
-    /// catches up at the line's speed, and on a narrow one at most that much is in flight in vain when the term ends.
+    /// The number of bytes that may be in flight to a peer. After fruitless terms it begins with
+    /// [`Replication::after_fruitless_terms`] and widens by twice the bytes that the peer has confirmed in this term. So on a
+    /// long line a lagging voter catches up at the line's speed. On a narrow line only that much is lost when the term ends.
     fn window(&self, local: &Local, peer: &Progress) -> usize {
         let most = local.config().max_inflight_bytes;
         let confirmed = peer.route.way.bytes_confirmed();
@@ -504,8 +504,8 @@ impl Replication {
         sent_any
     }
 
-    /// Sends one append with the entries from `peer.next` on, as many as `max_bytes` and the memory give (none: a
-    /// heartbeat); or the snapshot, if the log does not reach back far enough. How many entries went; `None`: the snapshot.
+    /// Sends one append with cached entries from `peer.next` on, of at most `max_bytes`; without entries it is a heartbeat.
+    /// Sends the snapshot if the log does not reach back far enough. Returns the number of entries; `None`: the snapshot.
     fn send_entries(
         &self,
         round: &mut Round<'_>,
