@@ -2,11 +2,11 @@
 //!
 //! Layers, from the wire up; each can be used and tested without the one above it:
 //!
-//! - [`addr`]: parses addresses as people write them (`gcomm://h1:4567,h2?gmcast.segment=1`, `tcp://[::1]:4567`);
-//! - [`proto`]: bytes in, bytes out, time passed in: handshake, framing, pings. No socket, no clock;
-//! - [`reactor`]: sockets, timers, dials, name resolution, on the caller's single thread;
-//! - [`tls`]: the encryption between a socket and a connection, where it is asked for;
-//! - [`status`]: the HTTP/1.0 requests of the status service, which the same reactor serves.
+//! - [`addr`] parses addresses as people write them (`gcomm://h1:4567,h2?gmcast.segment=1`, `tcp://[::1]:4567`).
+//! - [`proto`] has the handshake, framing and pings, without socket and clock.
+//! - [`reactor`] has the sockets, timers, dials and name resolution, on the caller's single thread.
+//! - [`tls`] encrypts between a socket and a connection, if configured.
+//! - [`status`] parses the HTTP/1.0 requests of the status service, which the same reactor serves.
 //!
 //! A payload is opaque here, and so is the `hello` blob by which members introduce themselves. Whom to trust and which
 //! of two connections to keep is the caller's decision, taken in answer to [`Event::PeerUp`].

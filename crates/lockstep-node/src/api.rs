@@ -327,8 +327,8 @@ pub struct ConnectArgs {
     /// If the own log names other voters, wait for them without end. After a full outage servers come back as their
     /// machines do, and a server that gave up would need an operator.
     pub waits_for_others: bool,
-    /// The seqno of a statement after the position of which nobody can say whether the database has it: the state is
-    /// taken from a member that knows, and only where no member does, it is delivered.
+    /// The seqno of an in-doubt statement: it follows the position, and this member cannot tell whether the database has it.
+    /// This member takes the state of a member that knows. If no member knows, the statement is delivered.
     pub in_doubt: Option<Seqno>,
 }
 
@@ -440,35 +440,35 @@ pub enum SubmitOutcome {
     Unknown,
 }
 
-/// Something for the front end, in order. Everything but [`Delivery::Ordered`] is to be handled alone: after all that
-/// came before it has finished, before anything that comes after it. So nothing more is handed out after one until
-/// [`crate::Node::handled`] has been called ([`Delivery::Closed`] needs none).
+/// A delivery to the front end, in order. All kinds except [`Delivery::Ordered`] are exclusive: the front end handles one
+/// after all earlier deliveries have finished. The node hands out no later delivery until the front end has called
+/// [`crate::Node::handled`]. [`Delivery::Closed`] needs no such call.
 #[derive(Clone, Debug)]
 pub enum Delivery {
-    /// The node is in the cluster's log; the view is the newest that has this member (`connected_cb`). First of all,
-    /// and again after the own view UUID changed.
+    /// The node has joined the cluster's log (`connected_cb`), with the newest view that contains this member. The first
+    /// delivery; repeated when this member's view UUID has changed.
     Connected(ViewInfo),
-    /// The log does not reach back to the database's position: ask the server for a state-transfer request
-    /// (`sst_request_cb`), hand it to [`crate::Node::request_state`], and go on taking deliveries; nothing but
-    /// non-Primary views comes before [`crate::Node::state_received`].
+    /// The log does not reach back to the database's position. The front end gets a state-transfer request from the server
+    /// (`sst_request_cb`), passes it to [`crate::Node::request_state`], and continues to take deliveries. Until
+    /// [`crate::Node::state_received`] these are only non-Primary views.
     StateNeeded {
-        /// The database is whole and stays as it is: only what a donor's script says is wanted.
+        /// The database is complete and stays as it is. Only the output of the donor's script is needed.
         bypass: bool,
     },
-    /// A view: from the log (its seqno is its own: takes a turn in apply and commit order), the first one at exactly
-    /// the database's position (`in_log == false`), or a non-Primary one (`in_log == false`).
+    /// A view.
     View {
         /// The view.
         info: ViewInfo,
-        /// Whether it is an entry with a seqno of its own.
+        /// Whether the view is an entry of the log: it has its own seqno, and takes its turn in apply and commit order. A
+        /// Primary view at exactly the database's position, and a non-Primary view, are no entries.
         in_log: bool,
     },
-    /// Somebody else's entry (or an own one whose thread did not wait for it).
+    /// An entry of another member, or an own one whose thread no longer waits for it.
     Ordered(Ordered),
     /// This member is to donate its state (`sst_donate_cb`) at its last finished seqno, then to call
     /// [`crate::Node::donation_done`]. From now until then it is Donor.
     Donate {
-        /// To be given back in `donation_done`.
+        /// The number to pass to `donation_done`.
         id: u64,
         /// The joiner's request, as its server made it.
         request: Bytes,
@@ -476,17 +476,17 @@ pub enum Delivery {
         joiner: String,
         /// Donate nothing below this seqno (already reached when this is delivered).
         at_least: Seqno,
-        /// Send nothing but this position ("bypass"): the joiner goes on from it by the log.
+        /// Send only this position ("bypass"): the joiner continues from it by the log.
         bypass: Option<Gtid>,
     },
-    /// The state transfer that was asked for cannot be had (no donor, the donor failed): text for the log. The node
-    /// goes on trying only if `request_state` is called again.
+    /// The requested state transfer has failed: there is no donor, or the donor failed. The text is for the log. The node
+    /// tries again only if `request_state` is called again.
     StateFailed(String),
-    /// This node cannot go on (a text for people, which the log has had already): the front end leaves. Where the
-    /// database is the reason, [`Delivery::StateFailed`] has come before.
+    /// The node has failed, and has logged this text. The front end leaves. If the database is the reason,
+    /// [`Delivery::StateFailed`] precedes.
     Failed(String),
-    /// A vote has shown that this member's data are not the others' (a text for people, which the log has had already):
-    /// the front end stops using them, and leaves.
+    /// A vote has shown that this member's data differ from the other members'. The node has logged this text. The front end
+    /// stops using the data, and leaves.
     Inconsistent(String),
     /// This member has caught up (`synced_cb`).
     Synced,
@@ -497,13 +497,13 @@ pub enum Delivery {
 /// The result of [`crate::Node::vote`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Vote {
-    /// The others could not do it either: this member goes on.
+    /// The other members have the same error: this member continues.
     Agreed,
-    /// They could: this member's data differ, or it has a fault.
+    /// The other members succeeded: this member's data differ, or it has a fault.
     Inconsistent,
-    /// There is none yet.
+    /// The vote has no outcome yet.
     Open,
-    /// This member leaves, or has failed: there will be none.
+    /// This member leaves or has failed, so the vote will have no outcome.
     NoOutcome,
 }
 
@@ -511,12 +511,12 @@ pub enum Vote {
 pub(crate) struct VoteReply(pub(crate) Arc<crate::reply::Reply<Vote>>);
 
 impl VoteReply {
-    /// The outcome: this member's own opinion or not. False where nobody waits for it any more.
+    /// Passes on the outcome: whether it equals this member's own opinion. Returns false if no thread waits for it.
     pub(crate) fn answer(&self, same: bool) -> bool {
         self.0.offer(if same { Vote::Agreed } else { Vote::Inconsistent })
     }
 
-    /// There will be none.
+    /// The vote will have no outcome.
     pub(crate) fn none(&self) {
         self.0.offer(Vote::NoOutcome);
     }
@@ -536,7 +536,7 @@ pub enum LocalState {
     Joined = 3,
     /// Caught up.
     Synced = 4,
-    /// Inconsistent; must not go on.
+    /// Inconsistent; must not continue.
     Error = 5,
 }
 
@@ -545,11 +545,11 @@ pub enum LocalState {
 pub struct Identity {
     /// In the log.
     pub member: MemberId,
-    /// To the server; fresh at each connect.
+    /// In the views of servers; new at each connect.
     pub view_uuid: ViewUuid,
     /// The history; nil before the first view.
     pub history: Uuid,
-    /// Which log of it the own one is; nil where there is none.
+    /// The log id; nil without a log.
     pub log: Uuid,
 }
 

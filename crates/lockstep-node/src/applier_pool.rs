@@ -6,12 +6,12 @@
 //! finished, with warm caches, takes the next write-set. If a write-set takes less time than a context switch, one thread
 //! applies fastest alone.
 //!
-//! Where write-sets wait (for a flush of the disk at each commit, for pages to be read, for locks), it takes more threads
-//! to overlap that: as many more as they wait longer than they work, and once more as many, for those who wait together
-//! share a flush. Both times are measured.
+//! If write-sets wait (for a flush at each commit, for pages, for locks), more threads overlap these waits. The formula is
+//! extra threads = 2 × processors × wait time / work time. The factor 2 is there because waiting threads share a flush. Both
+//! times are measured.
 //!
-//! **Invariant:** what waits is taken in the end, whatever those at work wait for. Either one of them comes back, or
-//! [`ApplierPool::nudged`] finds that none has, and lets one more go each time.
+//! **Invariant:** every queued delivery is taken in the end, whatever the working threads wait for. Either one of them
+//! returns, or [`ApplierPool::nudged`] finds that none has, and admits one more thread each time.
 //!
 //! No gain shown (2026-11-25, `lab parallel-apply`, ten workers). Not measured where clients commit at the same time.
 
@@ -24,18 +24,18 @@ use std::time::Duration;
 pub struct Done {
     /// Its seqno.
     pub seqno: Seqno,
-    /// How long it kept the thread.
+    /// How long the thread worked on it, with its waits.
     pub time: Duration,
     /// How that time was spent. `None`: not measured.
     pub spent: Option<Spent>,
 }
 
-/// How a thread has spent its time with a write-set; that it had to wait for its turn in commit order counts for neither.
+/// How a thread has spent its time with a write-set. The wait for its turn in commit order counts for neither part.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Spent {
-    /// It had something to do.
+    /// The thread worked.
     pub worked: Duration,
-    /// It had not, until something else had happened.
+    /// The thread was blocked: on a disk, a lock or another transaction.
     pub waited: Duration,
 }
 

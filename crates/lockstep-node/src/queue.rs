@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 #[derive(Default)]
 struct Inner {
-    /// What overtakes.
+    /// Deliveries that overtake the others.
     urgent: VecDeque<Delivery>,
     items: VecDeque<Delivery>,
     closed: bool,
-    /// One that is to be handled alone has been taken, and is not handled yet.
+    /// An exclusive delivery has been taken, and is not handled yet.
     alone: bool,
-    /// That one is a Primary view.
+    /// That delivery is a Primary view.
     in_hand: bool,
     /// The last view that the server was shown, or will be from `urgent`, is a Primary one.
     primary: bool,
@@ -33,7 +33,7 @@ struct Inner {
     pool: ApplierPool,
 }
 
-/// Many takers; its length is bounded by its one filler, which stops at [`Deliveries::full`].
+/// Many threads take deliveries. `ls-node` alone adds them, and stops at [`Deliveries::full`].
 #[derive(Default)]
 pub(crate) struct Deliveries {
     inner: Mutex<Inner>,
@@ -60,7 +60,7 @@ fn size(delivery: &Delivery) -> usize {
     }
 }
 
-/// Its seqno, where it takes one.
+/// The seqno of a delivery that has one.
 fn seqno(delivery: &Delivery) -> Option<Seqno> {
     match delivery {
         Delivery::Ordered(ordered) => Some(ordered.seqno),
@@ -75,14 +75,14 @@ fn is_position(delivery: &Delivery) -> bool {
 }
 
 impl Inner {
-    /// Adds one, in its place.
+    /// Adds a delivery at its place in the order.
     fn add(&mut self, delivery: Delivery, held: &mut bool) {
         match delivery {
             Delivery::View { info, in_log: false } => match info.status {
                 ViewStatus::NonPrimary => self.lose(info, held),
                 ViewStatus::Primary => self.regain(info, held),
                 ViewStatus::Disconnected => {
-                    // Nothing of these has a place in the order, and nobody wants them any more.
+                    // The removed deliveries are no entries of the log, and are obsolete.
                     self.items.retain(|item| seqno(item).is_some());
                     self.urgent.retain(|item| !is_position(item));
                     *held = false;
@@ -96,7 +96,7 @@ impl Inner {
         }
     }
 
-    /// The majority is lost. A server that has not been shown a Primary view has nothing to learn from that.
+    /// The majority is lost. A server that has not seen a Primary view is not notified.
     fn lose(&mut self, info: ViewInfo, held: &mut bool) {
         *held = true;
         self.items.retain(|item| !is_position(item) && !matches!(item, Delivery::Synced));
@@ -114,7 +114,7 @@ impl Inner {
             self.items.push_back(Delivery::View { info, in_log: false });
             return;
         }
-        // A view of the log that waits does the same in its place; this one's members are those after it.
+        // A queued view of the log serves the same purpose, and `info` has the members after that view.
         if self.items.iter().any(|item| matches!(item, Delivery::View { in_log: true, .. })) {
             return;
         }
@@ -250,8 +250,8 @@ impl Deliveries {
         self.call(inner, usize::MAX);
     }
 
-    /// Ends it for a node that is there no more: the front end is told why, ahead of all that waits, and has a final view
-    /// for its server at the end. Nothing, where that has come to an end already.
+    /// Closes the queue of a failed node. The front end gets the reason ahead of all queued deliveries, and at the end a
+    /// final view for its server. No effect on a closed queue.
     pub(crate) fn fail(&self, text: String, at: Gtid) {
         if !self.lock().closed {
             let info = ViewInfo::disconnected(at);
@@ -272,7 +272,7 @@ impl Deliveries {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Bytes of write-sets in it.
+    /// The bytes of all queued write-sets.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -285,18 +285,18 @@ impl Deliveries {
         self.len() >= LIMIT || self.bytes.load(Ordering::Relaxed) >= BYTES
     }
 
-    /// Whether there is no majority as far as the front end's server has been, or is about to be, told: a Primary view
-    /// that was taken before must not be shown now.
+    /// Whether the server knows, or is about to learn, that there is no majority. Then a Primary view that was taken before
+    /// must not reach the server.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Whether something overtakes what was taken before.
+    /// Whether a queued delivery overtakes those that were taken before.
     pub(crate) fn overtakes(&self) -> bool {
         self.overtakes.load(Ordering::Acquire)
     }
 
-    /// The server has got its state from another member's: it knows a Primary view from there.
+    /// The server has received its state from another member, and with it a Primary view.
     pub(crate) fn filled(&self) {
         self.lock().primary = true;
     }

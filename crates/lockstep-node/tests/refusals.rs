@@ -234,8 +234,8 @@ fn calls_in_the_wrong_order_are_answered_with_errors() {
     assert!(node.next(None, None).is_some());
 }
 
-/// Two members found clusters of their own from copies of one database, as happens when a cluster goes from Galera to
-/// Lockstep twice: the history is one, the logs are two.
+/// Two members found clusters of their own from copies of one database. That happens when a cluster moves from Galera to
+/// Lockstep twice. Both clusters have the same history, and different logs.
 #[test]
 fn two_logs_of_one_history_are_not_joined() {
     let [p1, p2] = free_ports();

@@ -4,10 +4,13 @@
 //! release, `ddl/statement` for a statement in total order, and `apply/applier` for the server's applier threads.
 //! `apply/sequence` keeps the positions of seqnos on their way through the server.
 //!
-//! Modules depend on each other in this order: components (`host`, `apply/sequence`, `ddl`, `trx/table`, ...), then
-//! `context`, which groups those that every call needs, then the server's calls (`trx/local`, `ddl/statement`,
-//! `lifecycle/control`, ...), then `provider`, which owns all components, then `apply/applier`, `lifecycle/connect` and
-//! `abi`. None imports a later one.
+//! Modules form layers in this order. None imports a later one.
+//!
+//! 1. Components: `host`, `apply/sequence`, `ddl`, `trx/table`, ...
+//! 2. `context` groups the components that every call needs.
+//! 3. The server's calls: `trx/local`, `ddl/statement`, `lifecycle/control`, ...
+//! 4. `provider` owns all components.
+//! 5. `apply/applier`, `lifecycle/connect` and `abi`.
 //!
 //! Not implemented: preordered events, group locks, snapshots, read views, non-blocking statements.
 

@@ -1,14 +1,14 @@
-//! A provider that costs nothing but a wait, to measure with: what a MariaDB server makes of a load at most that replicates
-//! through the wsrep API, whatever library replicates. `lockstep lab shootout` runs it beside the others.
+//! A provider for measurements that only waits. It shows the upper bound: the rate of a MariaDB server that replicates
+//! through the wsrep API, whatever the library. `lockstep lab shootout` runs it beside the others.
 //!
-//! It is another provider's table (that of the library which `names::REAL` names) in which the calls of local transactions are
-//! answered by nobody: nothing is copied, certified, ordered, written or sent. The server still does all that it does for
-//! any provider: collects keys and row events, hands them over, and goes through its states. Views, statements in total
-//! order and everything else are the real one's.
+//! It uses the table of another provider, the library in `names::REAL`, and replaces the calls of local transactions.
+//! These copy, certify, order, write and send nothing. The server still collects keys and row events, passes them on, and
+//! goes through its states, as for any provider. Views, statements in total order and all other calls go to the real
+//! library.
 //!
-//! A commit waits for the next tick (`names::TICK`), as it would have to until another machine has it: all that wait are woken
-//! together, by one call. To put a thread to sleep and to wake it is a good part of what replication costs a processor, and no
-//! provider that waits for anybody is spared it.
+//! A commit waits for the next tick (`names::TICK`), in place of the wait for another machine. One call wakes all waiting
+//! threads. Sleeping and waking is a good part of the cost of replication, and every provider that waits for another machine
+//! has it.
 //!
 //! **Never for data**: no other member hears of what commits, conflicts are not found, and the positions that the server
 //! notes mean nothing.

@@ -1,12 +1,12 @@
 //! A harness that feeds decoders what a network, a disk or a person may feed them. For tests only: nothing that ships
 //! depends on it.
 //!
-//! A [`Target`] is a decoder with some good inputs. [`Target::run`] gives it these, then the kept corpus
-//! (`fuzz-corpus/<name>/` of the target's crate), then mutations of both, and fails on
+//! A [`Target`] is a decoder with some valid inputs. [`Target::run`] decodes these, then the stored corpus
+//! (`fuzz-corpus/<name>/` of the target's crate), then mutations of both. It fails on any of these:
 //!
-//! - a panic, of the decoder or of the target's assertions about the result (such as encode(decode(x)) == x);
-//! - more memory than the input's size explains ([`Target::memory`]);
-//! - an input that takes longer than [`HANG`].
+//! - A panic, of the decoder or of the target's assertions about the result (such as encode(decode(x)) == x).
+//! - More memory than the input's size explains ([`Target::memory`]).
+//! - An input that takes longer than [`HANG`].
 //!
 //! An input that fails is written into the corpus, where it stays as a test once its cause is mended. Mutations are drawn
 //! from a generator with a fixed seed, so that each run of `cargo test` is the same. With `LOCKSTEP_FUZZ_SECONDS` (`make

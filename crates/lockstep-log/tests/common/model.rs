@@ -1,7 +1,7 @@
 //! A model of the log: the states that recovery may report after a crash.
 //!
-//! The model keeps the last state known to be durable and every later one, one for each step that is atomic
-//! on disk (a record, a mark, a reset, a trim). Recovery must report one of them.
+//! The model keeps the last state known to be durable and all later ones. Each step that is atomic on disk (a record, a
+//! mark, a reset, a trim) makes a state. Recovery must report one of them.
 
 use bytes::Bytes;
 use lockstep_log::{Log, MemDisk, Record, Reset, Vote, WriteError, WriteOp};

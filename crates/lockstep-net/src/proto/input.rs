@@ -37,8 +37,8 @@ impl Input {
         // The rest of a chunk is used up while it holds the whole message, or at least a decent read.
         let enough = if want > 0 { missing.min(self.filled.max(self.chunk)) } else { 0 };
         if room < enough.max(ROOM_MIN) {
-            // Just what the message needs and a little for the next one: reading far beyond a long message would only
-            // move the following ones away from the start of a fresh chunk.
+            // Just the size of the message, and a little for the next one. Reading far beyond a long message would move
+            // the following ones away from the start of a new chunk.
             let grown = if want > self.chunk {
                 self.filled + missing.min(self.filled.max(self.chunk)) + ROOM_MIN
             } else {

@@ -368,8 +368,8 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Our last words have left: the driver shuts down its sending side, then reads until the peer's end or until
-    /// [`Connection::is_dead`], so that unread input does not make the kernel throw our last words away.
+    /// The GOODBYE has been written. The driver shuts down its sending side, then reads until the peer closes or until
+    /// [`Connection::is_dead`]. With unread input the kernel would discard the GOODBYE.
     pub fn wants_shutdown(&self) -> bool {
         self.stage == Stage::Closing && self.output.is_empty()
     }

@@ -1,14 +1,15 @@
-//! The send queue: small parts are gathered, large ones referenced, and one vectored write takes many.
+//! The send queue: small parts are copied together, large ones referenced, and one vectored write takes many.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Parts up to this long are copied into the gathering buffer: cheaper than an entry of their own in the vector.
+/// Parts up to this long are copied into the small-part buffer: cheaper than an entry of their own in the vector.
 const SMALL: usize = 1024;
-/// How much is gathered before it becomes a chunk.
-const GATHER: usize = 32 * 1024;
+/// The small-part buffer becomes a chunk at this size.
+const CHUNK_BYTES: usize = 32 * 1024;
+
 /// Bytes to be written, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
@@ -31,7 +32,7 @@ impl Output {
     pub(crate) fn push_slice(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
         self.tail.extend_from_slice(bytes);
-        if self.tail.len() >= GATHER {
+        if self.tail.len() >= CHUNK_BYTES {
             self.seal();
         }
     }

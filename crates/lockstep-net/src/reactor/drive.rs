@@ -58,8 +58,8 @@ impl Reactor {
         }
         // Where the processors are busy, those who run next bring more for this round, which costs nearly the same
         // whatever it carries; where they are not, this returns at once.
-        if self.gathers {
-            self.gather.gather();
+        if self.coalesces {
+            self.coalesce.yield_now();
         }
         now = Instant::now();
         for event in &mio_events {

@@ -80,9 +80,9 @@ fn tcp_one(addr: SocketAddr, all: &[SocketAddr]) -> Result<TcpListener, ListenEr
     })
 }
 
-/// Connects, without waiting, from the first of the addresses `from` that is of the same family: where a machine has
-/// several addresses, peers see the one by which they know this member (an allow-list may name it). An address that
-/// does not lead there is no reason not to connect.
+/// Connects, without waiting, from the first of the addresses `from` that is of the same family. So on a machine with
+/// several addresses, peers see the one by which they know this member; an allow-list may name it. If the connect from
+/// that address fails, another one is used.
 pub(crate) fn dial(
     remote: SocketAddr,
     from: impl Iterator<Item = IpAddr>,

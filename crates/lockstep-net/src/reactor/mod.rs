@@ -243,9 +243,9 @@ pub struct Reactor {
     paused: BTreeMap<u64, Instant>,
     noise: Noise,
     isolated: bool,
-    /// See [`Reactor::set_gathers`].
-    gathers: bool,
-    gather: crate::Coalesce,
+    /// See [`Reactor::set_coalesces`].
+    coalesces: bool,
+    coalesce: crate::Coalesce,
     /// The earliest time a timer may be due; `None`: to be computed.
     next_timer: Option<Instant>,
 }
@@ -281,8 +281,8 @@ impl Reactor {
             paused: BTreeMap::new(),
             noise: Noise::new(now),
             isolated: false,
-            gathers: false,
-            gather: crate::Coalesce::default(),
+            coalesces: false,
+            coalesce: crate::Coalesce::default(),
             next_timer: None,
         })
     }
@@ -294,8 +294,8 @@ impl Reactor {
 
     /// Whether [`Reactor::poll`] yields the processor after its wait and before it reads events. Set it only while more
     /// input is expected: otherwise the yield only adds latency.
-    pub fn set_gathers(&mut self, gathers: bool) {
-        self.gathers = gathers;
+    pub fn set_coalesces(&mut self, coalesces: bool) {
+        self.coalesces = coalesces;
     }
 
     // ---- listening

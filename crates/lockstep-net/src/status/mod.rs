@@ -1,7 +1,7 @@
 //! The status service: just enough of HTTP/1.0 for `curl`, Prometheus and the `lockstep` command.
 //!
-//! One request per connection, answered and closed. What the paths mean is the caller's business; here it is decided
-//! only that a request over TCP can read (`GET`, `HEAD`) and nothing else, and how large and slow one may be.
+//! One request per connection, answered and closed. The caller knows what the paths mean. This module decides that a
+//! request over TCP can only read (`GET`, `HEAD`), and how large and slow it may be.
 
 mod request;
 

@@ -1,4 +1,4 @@
-//! Whom to take for a member: the same question on both sides of a connection.
+//! Verifies the certificate of a peer, by the same rules on both sides of a connection.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use rustls::{
 
 use super::x509;
 
-/// Takes a certificate that an authority has signed, or that is itself in the authority's file.
+/// Accepts a certificate that an authority has signed, or that is itself in the authority's file.
 ///
-/// The latter is what people do who make one self-signed certificate and give it to all members, as Galera's own
-/// documentation does; its holder still has to prove that he has its key.
+/// The second case is one self-signed certificate for all members, as in Galera's documentation. The peer still has to
+/// prove that it has the key.
 #[derive(Debug)]
 pub(crate) struct MemberVerifier {
     trusted: Vec<CertificateDer<'static>>,

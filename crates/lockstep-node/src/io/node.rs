@@ -182,9 +182,8 @@ impl Node {
         }
     }
 
-    /// This member's server could not apply `seqno`, and says this error: asks the others, and waits in its place for what
-    /// they say, at most for `timeout` (`None`: as long as it takes). If they answer after that, and have had no such
-    /// error, [`Delivery::Inconsistent`] follows.
+    /// This member's server could not apply `seqno`, with this error. Starts a vote, and waits for its outcome for at most
+    /// `timeout` (`None`: without limit). If the other members report success later, [`Delivery::Inconsistent`] follows.
     pub fn vote(&self, seqno: Seqno, error: &[u8], timeout: Option<Duration>) -> Vote {
         let opinion = lockstep_core::vote::opinion(error);
         let end = error.iter().position(|byte| *byte == 0).unwrap_or(error.len());
@@ -319,8 +318,8 @@ impl Node {
         self.shared.inbox.wake();
     }
 
-    /// An applier waits for a lock that a thread in [`Submission::wait`] holds: until as many [`Node::hurried`], a
-    /// full queue of deliveries does not keep `ls-node` from going on to that thread's place.
+    /// An applier waits for a lock that a thread in [`Submission::wait`] holds. Until the matching [`Node::hurried`],
+    /// `ls-node` delivers also to a full queue, so that it reaches the entry of that thread.
     pub fn hurry(&self) {
         self.shared.signals.hurry();
         self.shared.inbox.wake();

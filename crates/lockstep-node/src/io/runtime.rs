@@ -117,7 +117,7 @@ impl Runtime {
                 }
             };
             self.company.counted(now, self.engine.under_way());
-            self.reactor.set_gathers(self.company.is_expected(now));
+            self.reactor.set_coalesces(self.company.is_expected(now));
             if let Err(error) = self.reactor.poll(Some(nap), &mut events) {
                 self.engine.fail(&format!("the network cannot be waited for: {error}"));
                 std::thread::sleep(NAP);

@@ -234,7 +234,8 @@ impl<D: Disk> Writer<D> {
                 None => jobs.receiver.try_recv().or_else(|| {
                     // Where the processors are busy, those who run next bring more for this sync; where they are not,
                     // this returns at once.
-                    (coalesces && std::mem::take(&mut may_yield) && self.coalesce.gather()).then_some(())?;
+                    (coalesces && std::mem::take(&mut may_yield) && self.coalesce.yield_now())
+                        .then_some(())?;
                     jobs.receiver.try_recv()
                 }),
             };
@@ -434,8 +435,8 @@ mod tests {
         (jobs, received, std::thread::spawn(move || run(&swap, LogJobs::new(work), answer)))
     }
 
-    /// Without it everything since the last election would count as perhaps uncommitted at the next start: kept in memory,
-    /// given up to a branch after a while, or kept as a rescue.
+    /// Without the hint every entry since the last election would count as perhaps uncommitted at the next start. Such
+    /// entries stay in memory, and a branch may replace them or write them to a rescue file.
     #[test]
     fn commit_hint_is_durable_and_never_goes_back() {
         let hint = |disk: &MemDisk| lockstep_log::peek_vote(disk).unwrap().map_or(0, |vote| vote.commit_hint);

@@ -119,8 +119,8 @@ impl Options {
 
     /// All options as Galera shows them: `name = value; ` each, by name.
     ///
-    /// Commands that can have an effect are included, shown as inactive: for `FLUSH SSL` the server sets
-    /// `socket.ssl_reload` if it finds the name here, and otherwise reports OK and does nothing.
+    /// Commands that can have an effect are included, as inactive. For `FLUSH SSL` the server sets `socket.ssl_reload` if it
+    /// finds the name here. Otherwise it reports OK and does nothing.
     pub fn get_all(&self) -> String {
         let mut out = String::with_capacity(4096);
         for row in rows().iter().filter(|row| !row.hidden) {

@@ -1,11 +1,11 @@
-//! Memory of the library's own, apart from the server's.
+//! The library's own allocator, apart from the server's.
 //!
 //! glibc's allocator has locks that all threads of a process share. On one processor with hundreds of busy threads, the
 //! holder of such a lock may be preempted for long, and the waiters wait as long. When 512 clients connected at once,
-//! `ls-node` waited for the lock of an arena for up to 7.5 s, and lost its leadership. mimalloc gives
-//! a thread its memory from heaps of its own and takes what other threads give back by atomic steps (Leijen, Zorn and de
-//! Moura, "Mimalloc: Free List Sharding in Action", 2019): no lock in the usual case. Where it takes memory from the system, or over from
-//! a thread that has ended, there still are some, and so are the kernel's for the process's memory.
+//! `ls-node` waited for the lock of an arena for up to 7.5 s, and lost its leadership. mimalloc
+//! allocates from heaps of each thread, and returns memory of other threads by atomic operations, usually without a lock
+//! (Leijen, Zorn and de Moura, "Mimalloc: Free List Sharding in Action", 2019). There still are locks where it takes memory
+//! from the system or from a thread that has ended. So are the kernel's for the process's memory.
 //!
 //! Version 2, not 3: in 3.3.2 the thread that has loaded the library may not end (microsoft/mimalloc#1287). It does where
 //! a client loads it (`SET GLOBAL wsrep_on=ON`); `tests/loaded_by_a_thread.rs` of lockstep-host has both ends.

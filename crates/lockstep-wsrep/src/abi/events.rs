@@ -68,8 +68,8 @@ pub extern "C-unwind" fn wsrep_deinit_event_service_v1() {
     }
 }
 
-/// How far this member has come in catching up with the log: the state that it is in, the one that it is on its way to,
-/// and the numbers, in JSON. Returns at once.
+/// Reports this member's progress in catching up with the log, in JSON: its state, the next state, and the numbers.
+/// Returns at once.
 pub(crate) fn progress(total: Seqno, done: Seqno) {
     let (from, to) = (MemberStatus::JOINED.0, MemberStatus::SYNCED.0);
     let value = format!(

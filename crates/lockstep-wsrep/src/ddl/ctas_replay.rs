@@ -6,12 +6,12 @@
 //! When the write-set is delivered again, its `CREATE TABLE` replaces the existing table: the write-set contains all
 //! rows, and the write-sets after it are delivered again too.
 //!
-//! This applies only to write-sets that the server may have received before it was killed, that is, up to the end of
-//! the member's own log when this process opened it. Nothing is delivered that is not in that log. Any other existing
-//! table is one that the other members do not have, and must cause an error.
+//! This applies only to write-sets that the server may have received before it was killed. These are the ones up to the end
+//! of the member's own log when this process opened it, because only entries of that log are delivered. Any other
+//! existing table is one that the other members do not have, and must cause an error.
 //!
 //! Statements in total order that followed the write-set, and were begun or done before the crash, worked on the former
-//! table (`Ddl::former`). The DDL journal therefore records each replaced table before the server gets the write-set. It
+//! table (`Ddl::statement_outcome`). The DDL journal therefore records each replaced table before the server gets the write-set. It
 //! also records how far replay extends, because the server may be killed again during the replay.
 
 use crate::lifecycle::identity::AtomicUuid;

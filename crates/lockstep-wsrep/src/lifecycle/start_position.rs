@@ -43,8 +43,9 @@ pub(crate) fn recover(cx: &Context, node: &Node) -> Gtid {
     }
 }
 
-/// The position in `grastate.dat`, written by a clean stop. The server's own recovery has precedence if the file does not
-/// say that the data are corrupt: the file is synced, and may be ahead of a database whose last commits were not flushed.
+/// Chooses between the position in `grastate.dat`, written by a clean stop, and that of the server's own recovery. Unless
+/// the file says that the data are corrupt, recovery has precedence. The file is synced, so it may be ahead of a database
+/// whose last commits were not flushed.
 fn choose(saved: Gtid, recovered: Gtid) -> Gtid {
     if !saved.uuid.is_nil() && saved.uuid == recovered.uuid && recovered.is_defined() {
         return recovered;

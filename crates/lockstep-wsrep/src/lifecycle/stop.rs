@@ -1,8 +1,8 @@
-//! SIGTERM while the server cannot hear it.
+//! SIGTERM while the server does not react to it.
 //!
-//! MariaDB blocks the signal in all its threads and starts the one that takes it (`sigwait`) after its storage engines,
-//! that is, with the methods that copy files, after the state transfer. So a server that waits for a donor would not react to
-//! SIGTERM. But the signal is pending, and can be checked.
+//! MariaDB blocks the signal in all its threads. It starts the thread that takes the signal (`sigwait`) after its storage
+//! engines. If the state transfer copies files, that is after the transfer. So a server that waits for a donor would not
+//! react to SIGTERM. But the signal is pending, and can be checked.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;

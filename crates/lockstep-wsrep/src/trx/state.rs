@@ -1,5 +1,5 @@
-//! The state machine of a local transaction. Nothing here waits, calls out or knows the node, so that the whole of it is
-//! tested without a server: [`crate::trx::local`] asks what to do, does it, and reports the result.
+//! The state machine of a local transaction. It neither waits nor calls out, and does not know the node, so its tests need
+//! no server. [`crate::trx::local`] asks it what to do, does it, and reports the result.
 //!
 //! ```text
 //!             certify                  certified            commit_order_enter       …_leave

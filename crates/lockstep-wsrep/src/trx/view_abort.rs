@@ -4,7 +4,7 @@
 //! (`close_orphaned_sr_transactions` in wsrep-lib). Only a transaction that it has aborted reports its end. One that ends
 //! by itself meanwhile, because its fragment failed or was given up, does not (`convert_streaming_client_to_applier`): the
 //! view would never end. Therefore a transaction that fails during a view waits until the server has aborted it or the
-//! view has ended, and a view begins only after transactions that failed before it have ended.
+//! view has ended. A view begins only after transactions that failed before it have ended.
 
 use crate::sync::lock;
 use lockstep_abi::TrxId;

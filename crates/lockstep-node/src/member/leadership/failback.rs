@@ -5,8 +5,8 @@
 //! they stay there, and since nothing is written, leader placement ([`lockstep_core::placement`]) sees no writer. So a
 //! member reports rejected writes to the leader.
 //!
-//! An elected leader returns leadership to the one before it under two conditions: for some seconds that member, and no
-//! other, has reported rejected writes; and the new leader's own server has taken none.
+//! An elected leader returns leadership to the previous leader under two conditions. For some seconds only that member has
+//! reported rejected writes; and the new leader's own server has accepted none.
 //!
 //! A leader chosen by an operator keeps leadership: a view listed it first before its term. It also keeps leadership if
 //! the previous leader left or restarted, since that one's clients have noticed.

@@ -56,8 +56,8 @@ impl ViewsShown {
         changes
     }
 
-    /// The Primary view to show at exactly the delivered position, after the log's last view there: each member of that
-    /// view, by its UUID then, and this member, `own`, each once.
+    /// The Primary view to show at exactly the delivered position, after the log's last view there. It contains each member
+    /// of that view, with its UUID of that time, and this member, `own`.
     ///
     /// Open streaming transactions must survive this view, since they go on at the other members. A server rolls back
     /// streaming transactions whose origin is not in the view. It rolls back *all* of them after two successive Primary
