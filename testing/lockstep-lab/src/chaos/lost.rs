@@ -41,10 +41,10 @@ impl Runner {
     /// The only voter is lost: the replica that has the most goes on, and votes from now on.
     pub(super) fn replica_goes_on(&mut self, lost: usize) -> Result<String> {
         let replicas: Vec<usize> = (0..self.cluster.servers.len()).filter(|at| *at != lost).collect();
-        let heir = self.goes_on(&replicas)?;
-        vote(&mut self.cluster.servers[heir], true)?;
+        let successor = self.goes_on(&replicas)?;
+        vote(&mut self.cluster.servers[successor], true)?;
         vote(&mut self.cluster.servers[lost], false)?;
-        Ok(format!("{}; {} goes on", self.name(lost), self.name(heir)))
+        Ok(format!("{}; {} goes on", self.name(lost), self.name(successor)))
     }
 
     /// All but one are lost, and it goes on.

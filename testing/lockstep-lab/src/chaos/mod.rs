@@ -116,20 +116,20 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
         return Err(LocalError::Value("Galera's library has neither commit policies nor learners".into()));
     }
     let faults = fault::possible(spec, galera, say)?;
-    let mut crew = Runner::start(spec, &faults, galera)?;
-    load::prepare(crew.cluster())?;
-    let load = Load::new(crew.cluster(), spec);
+    let mut runner = Runner::start(spec, &faults, galera)?;
+    load::prepare(runner.cluster())?;
+    let load = Load::new(runner.cluster(), spec);
     let mut report = Report::new(spec, galera);
     let mut dice = Dice(spec.seed);
     let (outcome, heards) =
-        load.run(spec.seed, || inject_all(spec, &faults, &mut crew, &load, &mut dice, &mut report, say));
+        load.run(spec.seed, || inject_all(spec, &faults, &mut runner, &load, &mut dice, &mut report, say));
     outcome?;
-    report.starts = crew.starts();
-    report.upgrade = crew.take_upgrade();
+    report.starts = runner.starts();
+    report.upgrade = runner.take_upgrade();
     let wrong = report.upgrade.as_ref().map(Upgrade::violations).unwrap_or_default();
     report.violations.extend(wrong);
-    let files = crew.rescue_files()?;
-    audit::audit(crew.cluster(), &heards, spec, &files, &mut report)?;
+    let files = runner.rescue_files()?;
+    audit::audit(runner.cluster(), &heards, spec, &files, &mut report)?;
     Ok(report)
 }
 
@@ -137,7 +137,7 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
 fn inject_all(
     spec: &ChaosSpec,
     faults: &[Fault],
-    crew: &mut Runner,
+    runner: &mut Runner,
     load: &Load,
     dice: &mut Dice,
     report: &mut Report,
@@ -162,22 +162,22 @@ fn inject_all(
             break;
         }
         let from = load.now();
-        crew.rest(next.saturating_duration_since(Instant::now()))?;
+        runner.rest(next.saturating_duration_since(Instant::now()))?;
         report.window(None, from, load.now());
         let fault = deck.swap_remove(dice.roll(deck.len() as u64) as usize);
         let from = load.now();
         let began = Instant::now();
-        let target = crew.inject(fault, dice, spec.hold)?;
+        let target = runner.inject(fault, dice, spec.hold)?;
         let until = spec.every.map(|every| began + every);
-        let mut steps = crew.until_whole(spec.timeout, until, say)?;
+        let mut steps = runner.until_whole(spec.timeout, until, say)?;
         report.window(Some(fault), from, load.now());
         let took = (load.now() - from) as f64 / 1e6;
-        let whole = if crew.broken { "not whole yet" } else { "whole again" };
+        let whole = if runner.broken { "not whole yet" } else { "whole again" };
         say(&format!("{fault} ({target}): {whole} after {took:.1} s"));
         report.human_steps.append(&mut steps);
         next = until.unwrap_or_else(|| Instant::now() + spec.calm);
     }
-    let mut steps = crew.until_whole(spec.timeout, None, say)?;
+    let mut steps = runner.until_whole(spec.timeout, None, say)?;
     report.human_steps.append(&mut steps);
-    crew.rest(spec.calm)
+    runner.rest(spec.calm)
 }

@@ -163,7 +163,7 @@ impl Runner {
             }
         }
         cluster.bootstrap()?;
-        let mut crew = Runner {
+        let mut runner = Runner {
             disk,
             arbitrator,
             cluster,
@@ -180,11 +180,11 @@ impl Runner {
             broken: false,
             missed: Missed::default(),
         };
-        if let Some(arbitrator) = &mut crew.arbitrator {
+        if let Some(arbitrator) = &mut runner.arbitrator {
             arbitrator.start()?;
-            crew.until_joined()?;
+            runner.until_joined()?;
         }
-        Ok(crew)
+        Ok(runner)
     }
 
     /// Waits until the arbitrator is there, too.

@@ -6,7 +6,7 @@ use lockstep_local::{Client, LocalError};
 
 use crate::failover::{done, lockstep};
 use crate::fixture::{Kind, Test, alone, eventually, kind, same};
-use crate::policy::{insert_aside, primary_and_replicas, set};
+use crate::policy::{insert_in_background, primary_and_replicas, set};
 
 /// Rows of a megabyte that another client inserts.
 const ROWS: i64 = 90;
@@ -30,7 +30,7 @@ fn commit_waits_for_replica_beyond_cached_log() -> Test {
     };
     cluster.servers[1].pause()?;
     cluster.servers[2].pause()?;
-    let small = insert_aside(&cluster, 0, 1);
+    let small = insert_in_background(&cluster, 0, 1);
     std::thread::sleep(Duration::from_millis(300));
     let before = persisted()?;
     let mut large = Client::connect(&cluster.servers[0].config.socket(), "root", Duration::from_secs(60))?;

@@ -181,7 +181,7 @@ fn policy_all_waits_for_every_member_of_view() -> Test {
 }
 
 /// An insert on another thread: when it is done, how long it took.
-pub(crate) fn insert_aside(
+pub(crate) fn insert_in_background(
     cluster: &Cluster,
     n: usize,
     id: i64,
@@ -202,7 +202,7 @@ pub(crate) fn insert_aside(
 
 /// It is not done within a second, and is once `act` has happened.
 fn waits_for(cluster: &Cluster, id: i64, act: impl FnOnce() -> Test) -> Result<Duration, LocalError> {
-    let insert = insert_aside(cluster, 0, id);
+    let insert = insert_in_background(cluster, 0, id);
     if let Ok(early) = insert.recv_timeout(Duration::from_secs(1)) {
         return Err(LocalError::Value(format!("it should have waited: {early:?}")));
     }
@@ -409,23 +409,23 @@ fn replica_bootstraps_with_all_answered_rows() -> Test {
     };
     eventually("it is missed", || Ok(!is_primary(1)? && !is_primary(2)?))?;
     // The one that has less of the log refuses.
-    let mut heir = None;
+    let mut successor = None;
     for n in [1, 2] {
         let said = lockstep(&cluster.servers[n], &["bootstrap"])?;
         eprintln!("{said:?}");
         if said.status.success() {
-            heir = Some(n);
+            successor = Some(n);
             break;
         }
     }
-    let heir = heir.ok_or(LocalError::Value("neither goes on".into()))?;
-    eventually("it goes on", || is_primary(heir))?;
-    let there = session(&cluster, heir)?.number("SELECT COUNT(*) FROM test.p")?;
+    let successor = successor.ok_or(LocalError::Value("neither goes on".into()))?;
+    eventually("it goes on", || is_primary(successor))?;
+    let there = session(&cluster, successor)?.number("SELECT COUNT(*) FROM test.p")?;
     eprintln!("{answered} answered, {there} there");
     assert!((answered..=answered + 1).contains(&there), "{answered} answered, {there} there");
     // Nobody is there to acknowledge anything.
-    set(&cluster, heir, "commit.policy=quorum")?;
-    cluster.servers[heir].query("INSERT INTO test.p VALUES (1000000)").map(|_| ())
+    set(&cluster, successor, "commit.policy=quorum")?;
+    cluster.servers[successor].query("INSERT INTO test.p VALUES (1000000)").map(|_| ())
 }
 
 #[test]
