@@ -252,17 +252,17 @@ pub(crate) enum OperatorMessage {
     /// From the leader: the receiver was removed. It leaves, and stays out until its process restarts.
     Leave { text: String },
     /// Barrier: begin no further commit.
-    Hold { id: u64 },
+    CloseBarrier { id: u64 },
     /// Barrier: the last seqno whose commit has begun; −1 if the member cannot take part now.
-    Held { id: u64, seqno: Seqno },
+    BarrierClosed { id: u64, seqno: Seqno },
     /// Barrier: commit up to this seqno, and stop.
-    HoldAt { id: u64, seqno: Seqno },
+    SetBarrier { id: u64, seqno: Seqno },
     /// Barrier: the server has finished that seqno.
-    Standing { id: u64 },
+    BarrierReached { id: u64 },
     /// Barrier: continue.
-    Release { id: u64 },
-    /// Barrier: released. `held`: no commit had passed before.
-    Released { id: u64, held: bool },
+    OpenBarrier { id: u64 },
+    /// Barrier: opened. `held`: it had held all commits until then.
+    BarrierOpened { id: u64, held: bool },
 }
 
 impl OperatorMessage {
@@ -285,29 +285,29 @@ impl OperatorMessage {
                 w.u8(3);
                 w.str(text);
             }
-            OperatorMessage::Hold { id } => {
+            OperatorMessage::CloseBarrier { id } => {
                 w.u8(4);
                 w.u64(*id);
             }
-            OperatorMessage::Held { id, seqno } => {
+            OperatorMessage::BarrierClosed { id, seqno } => {
                 w.u8(5);
                 w.u64(*id);
                 w.i64(*seqno);
             }
-            OperatorMessage::HoldAt { id, seqno } => {
+            OperatorMessage::SetBarrier { id, seqno } => {
                 w.u8(6);
                 w.u64(*id);
                 w.i64(*seqno);
             }
-            OperatorMessage::Standing { id } => {
+            OperatorMessage::BarrierReached { id } => {
                 w.u8(7);
                 w.u64(*id);
             }
-            OperatorMessage::Release { id } => {
+            OperatorMessage::OpenBarrier { id } => {
                 w.u8(8);
                 w.u64(*id);
             }
-            OperatorMessage::Released { id, held } => {
+            OperatorMessage::BarrierOpened { id, held } => {
                 w.u8(9);
                 w.u64(*id);
                 w.bool(*held);
@@ -322,12 +322,12 @@ impl OperatorMessage {
             1 => OperatorMessage::Ask { id: r.u64()?, command: r.bytes()? },
             2 => OperatorMessage::Answer { id: r.u64()?, ok: r.bool()?, again: r.bool()?, text: r.str()? },
             3 => OperatorMessage::Leave { text: r.str()? },
-            4 => OperatorMessage::Hold { id: r.u64()? },
-            5 => OperatorMessage::Held { id: r.u64()?, seqno: r.i64()? },
-            6 => OperatorMessage::HoldAt { id: r.u64()?, seqno: r.i64()? },
-            7 => OperatorMessage::Standing { id: r.u64()? },
-            8 => OperatorMessage::Release { id: r.u64()? },
-            9 => OperatorMessage::Released { id: r.u64()?, held: r.bool()? },
+            4 => OperatorMessage::CloseBarrier { id: r.u64()? },
+            5 => OperatorMessage::BarrierClosed { id: r.u64()?, seqno: r.i64()? },
+            6 => OperatorMessage::SetBarrier { id: r.u64()?, seqno: r.i64()? },
+            7 => OperatorMessage::BarrierReached { id: r.u64()? },
+            8 => OperatorMessage::OpenBarrier { id: r.u64()? },
+            9 => OperatorMessage::BarrierOpened { id: r.u64()?, held: r.bool()? },
             _ => return Err(DecodeError::Invalid("kind of an operator's message")),
         };
         r.end()?;
@@ -513,12 +513,12 @@ mod tests {
             OperatorMessage::Ask { id: 7, command: Bytes::from_static(b"{}") },
             OperatorMessage::Answer { id: 7, ok: true, again: false, text: "done".into() },
             OperatorMessage::Leave { text: "removed".into() },
-            OperatorMessage::Hold { id: 1 },
-            OperatorMessage::Held { id: 1, seqno: -1 },
-            OperatorMessage::HoldAt { id: 1, seqno: 5 },
-            OperatorMessage::Standing { id: 1 },
-            OperatorMessage::Release { id: 1 },
-            OperatorMessage::Released { id: 1, held: true },
+            OperatorMessage::CloseBarrier { id: 1 },
+            OperatorMessage::BarrierClosed { id: 1, seqno: -1 },
+            OperatorMessage::SetBarrier { id: 1, seqno: 5 },
+            OperatorMessage::BarrierReached { id: 1 },
+            OperatorMessage::OpenBarrier { id: 1 },
+            OperatorMessage::BarrierOpened { id: 1, held: true },
         ];
         for message in messages {
             let bytes = message.to_bytes();

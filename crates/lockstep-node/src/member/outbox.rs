@@ -102,7 +102,7 @@ mod tests {
         let mut ctx = context();
         let (own, other) = (ctx.me.id, Uuid([9; 16]));
         ctx.send(own, &NodeMessage::AskOpinion { seqno: 1 });
-        ctx.send_operator(own, OperatorMessage::Release { id: 2 });
+        ctx.send_operator(own, OperatorMessage::OpenBarrier { id: 2 });
         ctx.send(other, &NodeMessage::AskOpinion { seqno: 3 });
         let mut effects = Vec::new();
         ctx.out.take(&mut effects, &mut Vec::new());
@@ -110,7 +110,7 @@ mod tests {
         let first = ctx.out.take_own();
         assert!(matches!(first, Some(OwnMessage::Node(NodeMessage::AskOpinion { seqno: 1 }))));
         let second = ctx.out.take_own();
-        assert!(matches!(second, Some(OwnMessage::Operator(OperatorMessage::Release { id: 2 }))));
+        assert!(matches!(second, Some(OwnMessage::Operator(OperatorMessage::OpenBarrier { id: 2 }))));
         assert!(ctx.out.take_own().is_none());
     }
 }

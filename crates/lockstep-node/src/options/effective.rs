@@ -71,7 +71,7 @@ impl Options {
                 changes.push(Change { name: row.name, value });
             }
         }
-        next.check_together()?;
+        next.check_combinations()?;
         *self = next;
         Ok(changes)
     }
@@ -414,10 +414,10 @@ impl Options {
         }
     }
 
-    fn check_together(&self) -> Result<(), OptionError> {
+    fn check_combinations(&self) -> Result<(), OptionError> {
         let tuning = self.tuning();
         if tuning.election_timeout < tuning.heartbeat * 3 {
-            return Err(OptionError::Together {
+            return Err(OptionError::Combination {
                 text: format!(
                     "cluster.election_timeout = {} is less than three times net.heartbeat = {}: members would stand for election without need",
                     self.text("cluster.election_timeout"),
@@ -426,7 +426,7 @@ impl Options {
             });
         }
         if tuning.log_bytes > tuning.log_max_bytes {
-            return Err(OptionError::Together {
+            return Err(OptionError::Combination {
                 text: format!(
                     "log.size = {} is more than log.max_size = {}: raise log.max_size",
                     show_size(tuning.log_bytes),
@@ -438,7 +438,7 @@ impl Options {
             && let Some(name) =
                 ["socket.ssl_key", "socket.ssl_cert"].into_iter().find(|name| self.text(name).is_empty())
         {
-            return Err(OptionError::Together {
+            return Err(OptionError::Combination {
                 text: format!(
                     "socket.ssl needs {name} as well: name its PEM file (`lockstep cert` makes all that a cluster needs)"
                 ),

@@ -43,7 +43,7 @@ pub enum OptionError {
         name: &'static str,
     },
     /// Two options that do not go together.
-    Together {
+    Combination {
         /// The problem and the remedy.
         text: String,
     },
@@ -79,7 +79,7 @@ impl fmt::Display for OptionError {
                      restart{at_once}"
                 )
             }
-            OptionError::Together { text } => write!(f, "provider options: {text}"),
+            OptionError::Combination { text } => write!(f, "provider options: {text}"),
         }
     }
 }

@@ -275,7 +275,7 @@ fn encryption_is_asked_for_as_in_galera() {
     assert_eq!(tls(&all), Some(crate::TlsOptions { files: files(Some("/ca")), dynamic: true }));
     for half in ["socket.ssl=yes", "socket.ssl_key=/k", "socket.ssl_cert=/c"] {
         let error = Options::parse(half).unwrap_err();
-        assert!(matches!(error, OptionError::Together { .. }), "{half}: {error}");
+        assert!(matches!(error, OptionError::Combination { .. }), "{half}: {error}");
         assert!(error.to_string().contains("socket.ssl needs socket.ssl_"), "{error}");
     }
     let mut options = Options::parse(both).unwrap();

@@ -94,17 +94,17 @@ pub(super) fn options(check: &mut Check<'_>) {
         check.at(Level::Unwise, last, text);
     }
     let mut good = Options::default();
-    let mut together = Vec::new();
+    let mut combined = Vec::new();
     for piece in pieces(last.text()) {
         // Set one option at a time, so that each error names its option. Options that depend on others are checked again
         // together.
         match good.set(&piece, false) {
-            Err(OptionError::Together { .. }) => together.push(piece),
+            Err(OptionError::Combination { .. }) => combined.push(piece),
             Err(error) => check.at(Level::Refused, last, error.to_string()),
             Ok(_) => {}
         }
     }
-    if let Err(error) = good.set(&together.join(";"), false) {
+    if let Err(error) = good.set(&combined.join(";"), false) {
         check.at(Level::Refused, last, error.to_string());
     }
     for note in good.notes() {

@@ -133,7 +133,7 @@ impl Barrier {
             released: BTreeMap::new(),
         });
         for to in ids {
-            ctx.send_operator(to, OperatorMessage::Hold { id });
+            ctx.send_operator(to, OperatorMessage::CloseBarrier { id });
         }
     }
 
@@ -151,7 +151,7 @@ impl Barrier {
 
     fn release_members(ctx: &mut Context, id: u64, members: Vec<MemberId>) {
         for to in members {
-            ctx.send_operator(to, OperatorMessage::Release { id });
+            ctx.send_operator(to, OperatorMessage::OpenBarrier { id });
         }
     }
 
@@ -163,7 +163,7 @@ impl Barrier {
         message: OperatorMessage,
     ) {
         match message {
-            OperatorMessage::Hold { id } => {
+            OperatorMessage::CloseBarrier { id } => {
                 let seqno = match (&self.commits, &self.own_wait) {
                     // Only a member may hold others; a connection alone is not enough.
                     (Some(hold), None)
@@ -176,9 +176,9 @@ impl Barrier {
                     }
                     _ => SEQNO_UNDEFINED,
                 };
-                ctx.send_operator(from, OperatorMessage::Held { id, seqno });
+                ctx.send_operator(from, OperatorMessage::BarrierClosed { id, seqno });
             }
-            OperatorMessage::Held { id, seqno } => {
+            OperatorMessage::BarrierClosed { id, seqno } => {
                 if let Some(running) = self.running.as_mut().filter(|g| g.id == id)
                     && let Some(member) = running.members.get_mut(&from)
                 {
@@ -186,7 +186,7 @@ impl Barrier {
                 }
                 self.running_step(ctx);
             }
-            OperatorMessage::HoldAt { id, seqno } => {
+            OperatorMessage::SetBarrier { id, seqno } => {
                 if let (Some(hold), Some(own_wait)) = (&self.commits, self.own_wait.as_mut())
                     && (own_wait.by, own_wait.id) == (from, id)
                 {
@@ -194,7 +194,7 @@ impl Barrier {
                     hold.until(seqno);
                 }
             }
-            OperatorMessage::Standing { id } => {
+            OperatorMessage::BarrierReached { id } => {
                 if let Some(running) = self.running.as_mut().filter(|g| g.id == id)
                     && let Some(member) = running.members.get_mut(&from)
                 {
@@ -202,15 +202,15 @@ impl Barrier {
                 }
                 self.running_step(ctx);
             }
-            OperatorMessage::Release { id } => {
+            OperatorMessage::OpenBarrier { id } => {
                 let mine = self.own_wait.take_if(|own_wait| (own_wait.by, own_wait.id) == (from, id));
                 let held = match (&self.commits, mine) {
                     (Some(hold), Some(_)) => hold.open(),
                     _ => false,
                 };
-                ctx.send_operator(from, OperatorMessage::Released { id, held });
+                ctx.send_operator(from, OperatorMessage::BarrierOpened { id, held });
             }
-            OperatorMessage::Released { id, held } => {
+            OperatorMessage::BarrierOpened { id, held } => {
                 if let Some(running) = self.running.as_mut().filter(|g| g.id == id) {
                     running.released.insert(from, held);
                 }
@@ -238,7 +238,7 @@ impl Barrier {
                 if let Some(own_wait) = &mut self.own_wait {
                     own_wait.reported = true;
                 }
-                ctx.send_operator(by, OperatorMessage::Standing { id });
+                ctx.send_operator(by, OperatorMessage::BarrierReached { id });
             }
         }
     }
@@ -282,7 +282,7 @@ impl Barrier {
             running.seqno = Some(seqno);
             let members: Vec<MemberId> = running.members.keys().copied().collect();
             for to in members {
-                ctx.send_operator(to, OperatorMessage::HoldAt { id, seqno });
+                ctx.send_operator(to, OperatorMessage::SetBarrier { id, seqno });
             }
             return;
         }
