@@ -51,7 +51,7 @@ fn node_messages() {
     let health = Health {
         state: LocalState::Donor,
         finished: 5,
-        seen: 4,
+        lowest_seen: 4,
         delivered: 9,
         leaving: true,
         has_state: false,

@@ -454,7 +454,7 @@ impl Member {
         Health {
             state: self.local_state(),
             finished: self.ctx.finished(),
-            seen: self.delivery.lowest_seen(self.ctx.finished()),
+            lowest_seen: self.delivery.lowest_seen(self.ctx.finished()),
             delivered: self.delivery.feed.delivered(),
             leaving: self.roster.leave.has_begun(),
             has_state: self.delivery.feed.has_started(),

@@ -205,7 +205,7 @@ pub struct Health {
     /// The last seqno finished by its server.
     pub finished: Seqno,
     /// The lowest *last seen* of the member's write-sets in progress: certification must keep later keys.
-    pub seen: Seqno,
+    pub lowest_seen: Seqno,
     /// The last seqno delivered to its server.
     pub delivered: Seqno,
     /// The member is about to leave.
@@ -354,7 +354,7 @@ impl NodeMessage {
             NodeMessage::Health(Health {
                 state,
                 finished,
-                seen,
+                lowest_seen,
                 delivered,
                 leaving,
                 has_state,
@@ -363,7 +363,7 @@ impl NodeMessage {
                 w.u8(if *held_back { HELD_BACK } else { 1 });
                 w.u8(*state as u8);
                 w.i64(*finished);
-                w.i64(*seen);
+                w.i64(*lowest_seen);
                 w.i64(*delivered);
                 w.bool(*leaving);
                 w.bool(*has_state);
@@ -426,7 +426,7 @@ impl NodeMessage {
             kind @ (1 | HELD_BACK) => NodeMessage::Health(Health {
                 state: state_from(r.u8()?)?,
                 finished: r.i64()?,
-                seen: r.i64()?,
+                lowest_seen: r.i64()?,
                 delivered: r.i64()?,
                 leaving: r.bool()?,
                 has_state: r.bool()?,
@@ -476,7 +476,7 @@ mod tests {
             NodeMessage::Health(Health {
                 state: LocalState::Donor,
                 finished: 5,
-                seen: 4,
+                lowest_seen: 4,
                 delivered: 9,
                 leaving: true,
                 has_state: false,

@@ -25,7 +25,7 @@ struct Large {
     pieces: VecDeque<Bytes>,
     last: Bytes,
     kind: EntryKind,
-    seen: Seqno,
+    last_seen: Seqno,
     submission: Filler,
 }
 
@@ -68,7 +68,7 @@ impl LargeSent {
 struct Waiting {
     number: u64,
     /// The last seqno that its origin had seen: certification may forget nothing above it.
-    seen: Seqno,
+    last_seen: Seqno,
     submission: Filler,
 }
 
@@ -90,10 +90,10 @@ impl Submissions {
         submission: Filler,
     ) {
         debug_assert!(kind.may_be_proposed());
-        let seen = writeset::last_seen(&payload).unwrap_or(SEQNO_UNDEFINED);
+        let last_seen = writeset::last_seen(&payload).unwrap_or(SEQNO_UNDEFINED);
         if payload.len() <= PIECE_BYTES {
             let number = ctx.raft.propose(ctx.now, kind, payload);
-            self.proposed(number, seen, submission);
+            self.proposed(number, last_seen, submission);
             return;
         }
         match writeset::split(&payload, PIECE_BYTES) {
@@ -108,7 +108,7 @@ impl Submissions {
                 );
                 submission.fill(SubmitOutcome::TooLarge);
             }
-            Ok(split) => self.push_large(split, kind, seen, submission),
+            Ok(split) => self.push_large(split, kind, last_seen, submission),
             Err(error) => {
                 ctx.log(Level::Error, format!("a write-set of this member {error}: it is refused"));
                 submission.fill(SubmitOutcome::TooLarge);
@@ -117,15 +117,15 @@ impl Submissions {
     }
 
     /// Adds a submission that was proposed under this number.
-    fn proposed(&mut self, number: u64, seen: Seqno, submission: Filler) {
+    fn proposed(&mut self, number: u64, last_seen: Seqno, submission: Filler) {
         debug_assert!(self.waiting.back().is_none_or(|last| last.number < number));
-        self.waiting.push_back(Waiting { number, seen, submission });
+        self.waiting.push_back(Waiting { number, last_seen, submission });
     }
 
     /// Queues a large write-set; [`Submissions::propose_large`] sends it.
-    fn push_large(&mut self, split: Split, kind: EntryKind, seen: Seqno, submission: Filler) {
+    fn push_large(&mut self, split: Split, kind: EntryKind, last_seen: Seqno, submission: Filler) {
         let pieces = split.pieces.into();
-        self.large.push_back(Large { pieces, last: split.last, kind, seen, submission });
+        self.large.push_back(Large { pieces, last: split.last, kind, last_seen, submission });
     }
 
     /// Proposes pieces of one large write-set at a time, within [`LARGE_WINDOW`], so that small ones overtake between them.
@@ -139,11 +139,11 @@ impl Submissions {
                 let bytes = piece.len();
                 let number = raft.propose(now, EntryKind::Piece, piece);
                 self.large_sent.push(number, bytes);
-            } else if let Some(Large { last, kind, seen, submission, .. }) = self.large.pop_front() {
+            } else if let Some(Large { last, kind, last_seen, submission, .. }) = self.large.pop_front() {
                 let bytes = last.len();
                 let number = raft.propose(now, kind, last);
                 self.large_sent.push(number, bytes);
-                self.proposed(number, seen, submission);
+                self.proposed(number, last_seen, submission);
             }
         }
     }
@@ -179,8 +179,8 @@ impl Submissions {
 
     /// The lowest seqno that a submission under way has seen.
     pub(in crate::member) fn lowest_seen(&self) -> Option<Seqno> {
-        let seen = self.waiting.iter().map(|w| w.seen).chain(self.large.iter().map(|l| l.seen));
-        seen.filter(|seen| *seen >= 0).min()
+        let all = self.waiting.iter().map(|w| w.last_seen).chain(self.large.iter().map(|l| l.last_seen));
+        all.filter(|last_seen| *last_seen >= 0).min()
     }
 
     /// Wakes every waiting thread: *not sent* for queued ones and for proposals from `first_unsent` on, *unknown* for the

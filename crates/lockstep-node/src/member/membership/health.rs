@@ -50,7 +50,7 @@ mod tests {
         let health = Health {
             state: LocalState::Joined,
             finished: 1,
-            seen: 1,
+            lowest_seen: 1,
             delivered: 1,
             leaving: false,
             has_state: true,

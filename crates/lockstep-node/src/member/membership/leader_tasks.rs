@@ -154,7 +154,7 @@ impl LeaderTasks {
             if let Some(health) = peer.health
                 && matches!(health.state, LocalState::Synced | LocalState::Joined | LocalState::Donor)
             {
-                low = low.min(health.seen.max(deliverer.seqno() - lag_limit));
+                low = low.min(health.lowest_seen.max(deliverer.seqno() - lag_limit));
             }
         }
         // An uncommitted mark would be repeated by this one.
