@@ -1,12 +1,12 @@
 //! The leader's replication: each peer's progress, its next entries, and the check of the quorum.
 //!
 //! [`Replication::round`] ends a leader's round: each peer gets the entries that its window allows, or the news that it
-//! waits for. Members of another zone get entries through a relay (`zones.rs`, `feed.rs`).
+//! waits for. Members of another zone get entries through a relay (`zones.rs`, `relaying.rs`).
 
 mod contact;
-mod feed;
 mod path;
 mod progress;
+mod relaying;
 mod zones;
 
 pub use progress::{PeerProgress, ProgressState};
@@ -17,8 +17,8 @@ use super::output::{Output, Outputs};
 use super::relay::Relay;
 use crate::message::{Carried, Message};
 use crate::types::*;
-use feed::Recipient;
 use progress::Progress;
+use relaying::Recipient;
 use std::collections::BTreeMap;
 use zones::Zones;
 
@@ -27,13 +27,13 @@ use zones::Zones;
 /// Gain (2026-11-25, `bench provider`): 6 % of processor time with 2 and 32 clients.
 const COMMIT_NEWS_WAIT: Micros = 1_000;
 
-/// A leader's quorum timeout doubles at most so often.
+/// A leader's quorum timeout doubles at most this often.
 const MOST_FRUITLESS: u32 = 4;
 
-/// Bytes of entries that a probe may carry: most often it is right.
+/// Bytes of entries that a probe may carry. Usually its guess is right, and the entries are accepted.
 const PROBE_BYTES: usize = 64 << 10;
 
-/// For so many election timeouts a removed member is told of its removal.
+/// A removed member is notified of its removal for this many election timeouts.
 const FAREWELL: u64 = 10;
 
 /// The inputs of a round, and the queue for its messages.
@@ -63,15 +63,15 @@ pub(super) struct Replication {
     heartbeat: bool,
     /// The context of the last message to all peers: grows. Answers to it, or later ones, came after it was sent.
     context: u64,
-    /// Peers that wait for nothing of their own are told of commits by then, if not with entries before.
+    /// Peers without proposals of their own learn of commits by then, if not with entries before.
     commit_due: Option<Micros>,
     /// Consecutive own terms that ended by lost quorum before anything was committed.
     fruitless_terms: u32,
 }
 
-/// A term of office.
+/// The leader's term.
 impl Replication {
-    /// A term of office begins.
+    /// The leader's term begins.
     pub(super) fn begin(&mut self, local: &Local) {
         debug_assert!(local.is_leader(), "only a leader has peers");
         self.next_heartbeat = local.now();
@@ -80,7 +80,7 @@ impl Replication {
         self.sync_peers(local);
     }
 
-    /// The term of office is over.
+    /// The leader's term is over.
     pub(super) fn end(&mut self) {
         self.peers.clear();
     }
@@ -90,7 +90,7 @@ impl Replication {
         self.zones.forget();
     }
 
-    /// Whether this member, when it leads, sends one copy to each zone.
+    /// Sets whether this member, as a leader, uses zone relays.
     pub(super) fn set_relaying(&mut self, on: bool) {
         self.zones.set_on(on);
     }
@@ -105,7 +105,7 @@ impl Replication {
         self.fruitless_terms = (self.fruitless_terms + 1).min(MOST_FRUITLESS);
     }
 
-    /// How long this member, when it leads, believes so without a majority's answers; bounded.
+    /// After this time without answers of a majority this member, as a leader, steps down.
     pub(super) fn quorum_timeout(&self, local: &Local, leader_timeout: Micros) -> Micros {
         (local.config().election_timeout << self.fruitless_terms).max(leader_timeout)
     }
@@ -113,7 +113,7 @@ impl Replication {
     /// Whether a majority of the voters has answered within `timeout` before `now`. See [`Replication::quorum_timeout`].
     ///
     /// A large proposal may occupy a line for longer than an election timeout, and the answers behind it wait. Its origin
-    /// sends it again to each new leader: with the same timeout each time, there would be elections for ever.
+    /// sends it again to each new leader. So with a constant timeout elections would never end.
     pub(super) fn quorum_active(&self, local: &Local, now: Micros, timeout: Micros) -> bool {
         let membership = local.membership();
         let active = membership.voters().filter(|id| {
@@ -138,7 +138,7 @@ impl Replication {
     /// long line a lagging voter catches up at the line's speed. On a narrow line only that much is lost when the term ends.
     fn window(&self, local: &Local, peer: &Progress) -> usize {
         let most = local.config().max_inflight_bytes;
-        let confirmed = peer.route.way.bytes_confirmed();
+        let confirmed = peer.route.path.bytes_confirmed();
         let widened = usize::try_from(confirmed.saturating_mul(2)).unwrap_or(usize::MAX);
         self.after_fruitless_terms(most).saturating_add(widened).min(most)
     }
@@ -261,7 +261,7 @@ impl Replication {
         finished: Seqno,
         context: u64,
     ) {
-        let (now, moment) = (local.now(), feed::moment(local));
+        let (now, moment) = (local.now(), relaying::moment(local));
         let next_context = self.context + 1;
         let Some(peer) = self.peers.get_mut(&from) else { return };
         if context > self.context.max(1) {
@@ -397,8 +397,8 @@ impl Replication {
 
 /// The end of a round.
 impl Replication {
-    /// Begins to send. Whether all peers get a message in this round; then with the context returned. `needed`: a question
-    /// waits for the answers of a majority.
+    /// Begins to send. If all peers get a message in this round, returns its context. `needed`: a read index waits for the
+    /// answers of a majority.
     pub(super) fn begin_round(&mut self, needed: bool) -> Option<u64> {
         let heartbeat = std::mem::take(&mut self.heartbeat) || needed;
         self.context += u64::from(heartbeat);
@@ -414,9 +414,9 @@ impl Replication {
         let mut peers = std::mem::take(&mut self.peers);
         self.zones.choose(round.local, relay, &mut peers);
         if peers.values().all(|peer| peer.route.via.is_none()) {
-            peers.iter_mut().for_each(|(id, peer)| self.feed(round, *id, peer, heartbeat, &mut []));
+            peers.iter_mut().for_each(|(id, peer)| self.send_to(round, *id, peer, heartbeat, &mut []));
         } else {
-            self.feed_zones(round, &mut peers, heartbeat);
+            self.send_zones(round, &mut peers, heartbeat);
         }
         let uninformed = peers.values().any(|peer| peer.lacks_commit(round.local));
         self.commit_due = match self.commit_due {
@@ -427,8 +427,8 @@ impl Replication {
         self.peers = peers;
     }
 
-    /// `recipients`: the relay recipients behind this peer.
-    fn feed(
+    /// Sends a peer its entries or news. `recipients`: the relay recipients behind this peer.
+    fn send_to(
         &self,
         round: &mut Round<'_>,
         id: MemberId,
@@ -450,7 +450,7 @@ impl Replication {
                 let context = self.context.max(1);
                 self.send_entries(round, id, peer, bytes, context, &mut []).is_some()
             }
-            ProgressState::Replicate => self.feed_ahead(round, id, peer, context, recipients),
+            ProgressState::Replicate => self.send_window(round, id, peer, context, recipients),
             ProgressState::Fetching(_) | ProgressState::Base(_) => false,
         };
         if !sent_any {
@@ -477,7 +477,7 @@ impl Replication {
     }
 
     /// Sends all that the window allows. Whether anything was sent.
-    fn feed_ahead(
+    fn send_window(
         &self,
         round: &mut Round<'_>,
         id: MemberId,
@@ -551,7 +551,7 @@ impl Progress {
         let mut to = Vec::new();
         if let Some(last) = entries.last() {
             let last = last.index;
-            to = feed::add_recipients(local, self, recipients, (prev_index, last), bytes);
+            to = relaying::add_recipients(local, self, recipients, (prev_index, last), bytes);
             // While probing, `next` stays: the answer moves it.
             if self.state != ProgressState::Probe {
                 self.sent(last, bytes, local.now());

@@ -1,38 +1,38 @@
 //! The leader's measurements of the path to a peer, for relaying.
 //!
-//! **The bytes in flight through a relay** are bounded by its reply times: no more than arrives within a moment. So a change
-//! of relay repeats few bytes, other messages do not queue behind them for long, and a silence is significant.
+//! **The bytes in flight through a relay** are bounded by its reply times. So a change of relay repeats few bytes, other
+//! messages do not queue behind them for long, and a silence is significant.
 
 use crate::raft::inflight::Sent;
 use crate::types::*;
 
-/// Bytes in flight at first, and at least.
+/// The bytes in flight to a relay at first, and at least.
 const FIRST: usize = 1 << 20;
 const LEAST: usize = 128 << 10;
 
-/// Messages of so many bytes and more tell how fast they go.
+/// Messages of at least this size are used to measure the rate of the path.
 const LARGE: usize = 64 << 10;
 
 /// µs per 1 KiB: the initial estimate (1 MB/s; slower paths are measured), and the maximum.
 const TIME_PER_KIB: (Micros, Micros) = (1_000, 16_000);
 
-/// So slowly does the shortest round trip follow longer ones.
+/// The estimate of the round trip follows a longer one by this fraction of the difference.
 const SLOWLY: Micros = 64;
 
 #[derive(Debug)]
 pub(super) struct Path {
-    /// The shortest time of a round trip lately: it follows longer ones slowly, for those may have waited behind entries.
+    /// The shortest recent round trip. It follows longer ones slowly, because those may have waited behind entries.
     shortest: Option<Micros>,
-    /// Bytes that may be on their way to it while it relays, if it is to be less than to others.
+    /// The most bytes in flight to the peer while it relays.
     share: usize,
     shrunk_at: Micros,
-    /// µs that 1 KiB took.
+    /// Estimated µs for 1 KiB.
     time_per_kib: Micros,
-    /// Bytes that it has confirmed.
+    /// Bytes that the peer has confirmed.
     confirmed: u64,
-    /// When it last did.
+    /// The time of the last confirmation.
     moved_at: Micros,
-    /// How many bytes a second it took when it relayed and more was there, and when that was.
+    /// The bytes a second that it took as a relay while more entries waited, and the time of that measurement.
     rate: Option<(u64, Micros)>,
 }
 
@@ -51,7 +51,7 @@ impl Default for Path {
 }
 
 impl Path {
-    /// A round trip of something small has taken so long.
+    /// Records the round trip of a small message.
     pub(super) fn measured(&mut self, took: Micros) {
         self.shortest = Some(match self.shortest {
             Some(shortest) if took > shortest => shortest + (took - shortest).div_ceil(SLOWLY),
@@ -87,18 +87,18 @@ impl Path {
         }
     }
 
-    /// How many bytes may be on their way while it relays; at most `most`.
+    /// The most bytes in flight while the peer relays; at most `most`.
     pub(super) fn share(&mut self, most: usize) -> usize {
         self.share = self.share.min(most.max(LEAST));
         self.share.min(most)
     }
 
-    /// It begins to relay, perhaps instead of one that took so much at a time.
+    /// The peer begins to relay. `before`: the share of the relay that it replaces.
     pub(super) fn begin(&mut self, before: Option<usize>) {
         self.share = before.map_or(FIRST, |share| share.min(FIRST));
     }
 
-    pub(super) fn takes(&self) -> usize {
+    pub(super) fn share_now(&self) -> usize {
         self.share
     }
 
@@ -106,7 +106,7 @@ impl Path {
         self.time_per_kib
     }
 
-    /// How many bytes a second it took when it last relayed and more was there, and when that was.
+    /// See the field.
     pub(super) fn rate(&self) -> Option<(u64, Micros)> {
         self.rate
     }
@@ -126,46 +126,46 @@ mod tests {
 
     const MOMENT: Micros = 150_000;
 
-    fn confirm(way: &mut Path, bytes: usize, sent: Micros, now: Micros) {
+    fn confirm(path: &mut Path, bytes: usize, sent: Micros, now: Micros) {
         let sent = Sent { last: 1, bytes, at: sent };
-        way.confirmed((sent, sent), bytes, now, MOMENT);
+        path.confirmed((sent, sent), bytes, now, MOMENT);
     }
 
     #[test]
     fn share_follows_reply_time() {
-        let mut way = Path::default();
-        way.measured(20_000);
+        let mut path = Path::default();
+        path.measured(20_000);
         for n in 0..100 {
-            confirm(&mut way, 1 << 20, n * 100_000, n * 100_000 + 30_000);
+            confirm(&mut path, 1 << 20, n * 100_000, n * 100_000 + 30_000);
         }
-        assert_eq!(way.share(16 << 20), 16 << 20);
-        assert_eq!(way.share(1 << 20), 1 << 20);
-        // Answers that come late: half of it, once for all that was on the way then.
-        let mut way = Path::default();
-        way.measured(20_000);
+        assert_eq!(path.share(16 << 20), 16 << 20);
+        assert_eq!(path.share(1 << 20), 1 << 20);
+        // Late answers halve the share, once for all bytes that were in flight then.
+        let mut path = Path::default();
+        path.measured(20_000);
         for sent in [0, 10, 20] {
-            confirm(&mut way, 100_000, sent, 300_000);
+            confirm(&mut path, 100_000, sent, 300_000);
         }
-        assert_eq!(way.share(16 << 20), FIRST / 2);
+        assert_eq!(path.share(16 << 20), FIRST / 2);
         for n in 1..10 {
-            confirm(&mut way, 100_000, n * 300_000, n * 300_000 + 300_000);
+            confirm(&mut path, 100_000, n * 300_000, n * 300_000 + 300_000);
         }
-        assert_eq!(way.share(16 << 20), LEAST);
+        assert_eq!(path.share(16 << 20), LEAST);
     }
 
     #[test]
     fn slow_pace_is_learned_fast_and_forgotten_slowly() {
-        let mut way = Path::default();
-        confirm(&mut way, 1 << 20, 0, 8_000_000);
-        assert_eq!(way.time_per_kib(), 8_000_000 >> 10);
-        confirm(&mut way, 1 << 20, 8_000_000, 8_010_000);
-        assert!((6_800..7_000).contains(&way.time_per_kib()), "{}", way.time_per_kib());
+        let mut path = Path::default();
+        confirm(&mut path, 1 << 20, 0, 8_000_000);
+        assert_eq!(path.time_per_kib(), 8_000_000 >> 10);
+        confirm(&mut path, 1 << 20, 8_000_000, 8_010_000);
+        assert!((6_800..7_000).contains(&path.time_per_kib()), "{}", path.time_per_kib());
         for n in 0..100 {
-            confirm(&mut way, 1 << 20, 9_000_000 + n * 10_000, 9_010_000 + n * 10_000);
+            confirm(&mut path, 1 << 20, 9_000_000 + n * 10_000, 9_010_000 + n * 10_000);
         }
-        assert!(way.time_per_kib() < 20, "{}", way.time_per_kib());
+        assert!(path.time_per_kib() < 20, "{}", path.time_per_kib());
         // Small messages are no measure.
-        confirm(&mut way, 100, 10_000_000, 20_000_000);
-        assert!(way.time_per_kib() < 20, "{}", way.time_per_kib());
+        confirm(&mut path, 100, 10_000_000, 20_000_000);
+        assert!(path.time_per_kib() < 20, "{}", path.time_per_kib());
     }
 }

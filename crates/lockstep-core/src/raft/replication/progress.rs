@@ -5,27 +5,27 @@ use super::path::Path;
 use crate::raft::inflight::Inflight;
 use crate::types::*;
 
-/// How the leader feeds a peer.
+/// What the leader sends to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgressState {
-    /// Looks for the place where the logs agree: one message at a time.
+    /// Looks for the index at which the logs agree, with one message at a time.
     Probe,
     /// Sends ahead, up to the window.
     Replicate,
-    /// Has asked the node for entries that are no longer in memory, from here.
+    /// Waits for the node to read entries from this index, which are no longer in memory.
     Fetching(Index),
-    /// Has sent the base at this index.
+    /// Has sent the snapshot at this index.
     Base(Index),
 }
 
 /// A peer as [`crate::raft::Raft::progress`] shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerProgress {
-    /// Who.
+    /// The peer.
     pub id: MemberId,
-    /// On its disk.
+    /// The last index on its disk that equals the leader's log.
     pub matched: Index,
-    /// In its memory.
+    /// The last index in its memory.
     pub received: Index,
     /// The next index to send.
     pub next: Index,
@@ -35,30 +35,30 @@ pub struct PeerProgress {
     pub rtt: Option<Micros>,
     /// When it last answered.
     pub last_answer: Micros,
-    /// How it is fed.
+    /// What it is sent.
     pub state: ProgressState,
-    /// Who passes entries on to it; `None`: they come from the leader.
+    /// Its relay; `None`: entries come from the leader.
     pub via: Option<MemberId>,
 }
 
 /// How entries reach a peer: from the leader, or through a relay of its zone.
 #[derive(Debug, Default)]
 pub(super) struct Route {
-    /// Who passes entries on to it.
+    /// Its relay.
     pub(super) via: Option<MemberId>,
-    /// While it relays: since when it has not received more, though something is on the way.
+    /// For a relay: since when it has received nothing although messages are in flight.
     pub(super) stuck_since: Option<Micros>,
-    /// While it is relayed to: the relay's received index when it was last ahead of this peer, and the time.
+    /// For a recipient: the relay's received index when it was last ahead of this peer, and the time.
     pub(super) lags: Option<(Index, Micros)>,
-    /// While it relays: more is there than may be on its way.
+    /// For a relay: more entries wait than may be in flight.
     pub(super) limited: bool,
-    pub(super) way: Path,
-    /// It takes no part in relaying before then, and for how long it was last kept out.
-    pub(super) apart: (Micros, Micros),
+    pub(super) path: Path,
+    /// Excluded from relaying until this time, and for how long.
+    pub(super) excluded: (Micros, Micros),
 }
 
-/// **Invariants:** `matched <= received < next`, but for a peer whose late answer overtook another: then `next` is
-/// put right by the next answer.
+/// **Invariants:** `matched <= received < next`. After a late answer that overtook another, `next` may be lower until the
+/// next answer.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) matched: Index,
@@ -68,21 +68,21 @@ pub(super) struct Progress {
     pub(super) position: Option<Seqno>,
     pub(super) contact: Contact,
     pub(super) state: ProgressState,
-    /// A probe is on the way: wait for its answer, or for the next heartbeat.
+    /// A probe is in flight: wait for its answer, or for the next heartbeat.
     pub(super) probing: bool,
-    /// When the base was sent.
+    /// When the snapshot was sent.
     pub(super) base_sent: Micros,
-    /// Each message on the way.
+    /// Each message in flight.
     inflight: Inflight,
-    /// The highest commit index that it was told, or can count for itself.
+    /// The highest commit index that it received or can count for itself.
     pub(super) commit_announced: Index,
-    /// The last entry that it proposed: its server waits for that to be committed.
+    /// The last entry that it proposed. A thread of its server waits for the commit.
     pub(super) proposed: Index,
     /// Our own persisted index as last reported to it.
     pub(super) persisted_announced: Index,
-    /// No longer a member, from this entry on, and until when we still tell it so.
+    /// The peer was removed by this entry, and is notified until this time.
     pub(super) leaving: Option<(Index, Micros)>,
-    /// How entries reach it.
+    /// The path of its entries.
     pub(super) route: Route,
 }
 
@@ -113,23 +113,23 @@ impl Progress {
         assert!(self.received <= last, "received {} <= last {last}", self.received);
     }
 
-    /// Something with entries up to `last` leaves.
+    /// A message with entries up to `last` was sent.
     pub(super) fn sent(&mut self, last: Index, bytes: usize, now: Micros) {
         self.inflight.push(last, bytes, now);
         self.next = last + 1;
     }
 
-    /// Whether anything is.
+    /// Whether messages are in flight.
     pub(super) fn awaits_answers(&self) -> bool {
         !self.inflight.is_empty()
     }
 
-    /// How much that is.
-    pub(super) fn bytes_on_the_way(&self) -> usize {
+    /// The bytes in flight.
+    pub(super) fn bytes_in_flight(&self) -> usize {
         self.inflight.bytes()
     }
 
-    /// Whether more may be on the way.
+    /// Whether more bytes may be in flight.
     pub(super) fn window_open(&self, max: usize) -> bool {
         self.inflight.bytes() < max
     }
@@ -143,7 +143,7 @@ impl Progress {
         }
         // Entries sent through a relay are no measure of its own path.
         if let (None, Some(first), Some(last)) = (self.route.via, first, last) {
-            self.route.way.confirmed((first, last), bytes, now, moment);
+            self.route.path.confirmed((first, last), bytes, now, moment);
         }
     }
 
@@ -179,7 +179,7 @@ impl Progress {
     /// An answer to this context has arrived.
     pub(super) fn note_answer(&mut self, context: u64, now: Micros) {
         if let Some(sample) = self.contact.note_answer(context, now) {
-            self.route.way.measured(sample);
+            self.route.path.measured(sample);
         }
     }
 }

@@ -8,10 +8,10 @@ use crate::types::*;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A member that caused a relay to fail is excluded for this many election timeouts: at first, and at most.
-const APART: (u64, u64) = (8, 256);
+/// How long a member is excluded from relaying after a failure, in election timeouts: at first, and at most.
+const EXCLUSION: (u64, u64) = (8, 256);
 
-/// A relay may be slow for so many election timeouts before another is tried: at first, and at most.
+/// How long a relay may be slow before another is tried, in election timeouts: at first, and at most.
 const SLOW: (u64, u64) = (4, 256);
 
 /// What a leader remembers of a zone that has a relay.
@@ -19,9 +19,10 @@ const SLOW: (u64, u64) = (4, 256);
 struct Zone {
     /// Since when its relay has been slow, and the bytes confirmed then.
     slow: Option<(Micros, u64)>,
-    /// How long it may be, and when that was last too long.
+    /// How long its relay may be slow before it is replaced.
     switch_timeout: Micros,
-    relieved: Micros,
+    /// When its relay was last replaced because it was slow.
+    replaced_at: Micros,
     /// Estimated time of the bytes in flight to the zone, and until when the estimate holds for messages queued behind.
     line: (Micros, Micros),
 }
@@ -44,26 +45,26 @@ impl Zones {
         self.zones.clear();
     }
 
-    /// How long a member may make no progress. `line`: see [`Zones::on_the_line`]. For small messages the bound is that of a
+    /// The longest time without progress of a member. `line`: see [`Zones::time_in_flight`]. For small messages the bound is that of a
     /// silent leader, independent of measurements.
     fn relay_timeout(local: &Local, peer: &Progress, line: Micros) -> Micros {
-        let trips = 2 * peer.route.way.shortest();
+        let trips = 2 * peer.route.path.shortest();
         let small = (3 * local.config().heartbeat + trips).min(local.config().election_timeout.max(trips));
         small + 2 * line
     }
 
     /// Estimated time of all bytes in flight to a zone: a message sent now may queue behind them on one line.
-    fn on_the_line(
+    fn time_in_flight(
         &mut self,
         local: &Local,
         zone: u8,
         peers: &Peers,
         of_zone: impl Fn(&MemberId) -> bool,
     ) -> Micros {
-        let lately = APART.0 * local.config().election_timeout;
+        let lately = EXCLUSION.0 * local.config().election_timeout;
         let there = || peers.iter().filter(|(id, _)| of_zone(id)).map(|(_, peer)| peer);
-        let time_per_kib = there().map(|peer| peer.route.way.time_per_kib()).max().unwrap_or(0);
-        let takes = |peer: &Progress| (peer.bytes_on_the_way() >> 10) as Micros * time_per_kib;
+        let time_per_kib = there().map(|peer| peer.route.path.time_per_kib()).max().unwrap_or(0);
+        let takes = |peer: &Progress| (peer.bytes_in_flight() >> 10) as Micros * time_per_kib;
         // A silent member receives nothing, and bytes to a relay recipient count for its relay.
         let live = there().filter(|peer| local.now() < peer.contact.last_answer() + lately + takes(peer));
         let takes = live.filter(|peer| peer.route.via.is_none()).map(takes).sum();
@@ -74,12 +75,12 @@ impl Zones {
         line.0
     }
 
-    /// Whether the way to `relay` is so much longer than the one to `other` that it shows.
+    /// Whether the path to `relay` is much longer than the one to `other`.
     fn is_farther(local: &Local, relay: &Progress, other: &Progress) -> bool {
-        relay.route.way.shortest() > 2 * other.route.way.shortest() + local.config().heartbeat / 2
+        relay.route.path.shortest() > 2 * other.route.path.shortest() + local.config().heartbeat / 2
     }
 
-    /// Begins a round of a leader's: who passes on to whom.
+    /// Begins a leader's round: chooses the relay of each zone and its recipients.
     pub(super) fn choose(&mut self, local: &Local, relay: &Relay, peers: &mut Peers) {
         let membership = local.membership().clone();
         let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
@@ -88,9 +89,9 @@ impl Zones {
         if !on && peers.values().all(|peer| peer.route.via.is_none()) {
             return;
         }
-        self.leave_out(local, peers, &membership);
+        self.exclude_failed(local, peers, &membership);
         let mut last_zone = None;
-        // Zone after zone; there are few members, and most often one or two zones.
+        // Zone after zone. There are few members, and usually one or two zones.
         while let Some(zone) =
             membership.members.iter().map(|m| m.zone).filter(|z| Some(*z) > last_zone).min()
         {
@@ -98,7 +99,7 @@ impl Zones {
             let of_zone = |id: &MemberId| zone_of(id) == Some(zone);
             let mut fit = Vec::new();
             if Some(zone) != own {
-                let line = self.on_the_line(local, zone, peers, of_zone);
+                let line = self.time_in_flight(local, zone, peers, of_zone);
                 let all = peers
                     .iter()
                     .filter(|(id, peer)| of_zone(id) && self.may_take_part(local, relay, (id, peer), line));
@@ -107,28 +108,28 @@ impl Zones {
             let present = peers.iter().find_map(|(id, peer)| peer.route.via.filter(|_| of_zone(id)));
             let chosen = match present.filter(|id| fit.contains(id)) {
                 _ if fit.len() < 2 => None,
-                Some(id) => self.relief(local, zone, id, &fit, peers).or(Some(id)),
+                Some(id) => self.replacement(local, zone, id, &fit, peers).or(Some(id)),
                 None => Zones::first_choice(local, &fit, peers),
             };
-            let before = present.and_then(|id| peers.get(&id)).map(|relay| relay.route.way.takes());
+            let before = present.and_then(|id| peers.get(&id)).map(|relay| relay.route.path.share_now());
             if let Some(relay) = chosen.filter(|_| chosen != present).and_then(|id| peers.get_mut(&id)) {
-                relay.feed_directly();
-                relay.route.way.begin(before);
+                relay.send_directly();
+                relay.route.path.begin(before);
             }
             for (id, peer) in peers.iter_mut().filter(|(id, _)| of_zone(id) && Some(**id) != chosen) {
-                let rides = chosen.is_some() && fit.contains(id);
-                if !rides || peer.route.via != chosen {
-                    peer.feed_directly();
+                let relayed = chosen.is_some() && fit.contains(id);
+                if !relayed || peer.route.via != chosen {
+                    peer.send_directly();
                 }
-                // One that is ahead of its relay waits for it: were it sent what comes next, it would stay ahead.
-                if rides && peer.route.via.is_none() {
+                // A recipient that is ahead of its relay waits for it. With new entries it would stay ahead.
+                if relayed && peer.route.via.is_none() {
                     peer.route.via = chosen;
                     peer.route.lags = None;
                 }
             }
         }
         // A removed member is in no zone.
-        peers.iter_mut().filter(|(id, _)| zone_of(id).is_none()).for_each(|(_, peer)| peer.feed_directly());
+        peers.iter_mut().filter(|(id, _)| zone_of(id).is_none()).for_each(|(_, peer)| peer.send_directly());
     }
 
     fn may_take_part(
@@ -143,32 +144,32 @@ impl Zones {
             && peer.state == ProgressState::Replicate
             && peer.leaving.is_none()
             && peer.next >= local.log().cached_from()
-            && peer.route.apart.0 <= local.now()
+            && peer.route.excluded.0 <= local.now()
             && local.now() < peer.contact.last_answer() + Zones::relay_timeout(local, peer, line)
     }
 
-    /// Of those who would have to wait for nothing, and have not failed lately, the one to whom the way is shortest; of
-    /// such the one that has most, and the first.
+    /// The best candidate: one that need not wait for others, has not failed lately, has the shortest path, has received
+    /// most; then the one with the lowest id.
     fn first_choice(local: &Local, fit: &[MemberId], peers: &Peers) -> Option<MemberId> {
         let known = || fit.iter().filter_map(|id| Some((*id, peers.get(id)?)));
         let most = known().map(|(_, peer)| peer.received).max()?;
         let step = (local.config().heartbeat / 2).max(1);
         let rank = |(id, peer): &(MemberId, &Progress)| {
-            let failed = if Zones::failed_lately(local, peer) { peer.route.apart.1 } else { 0 };
-            (peer.next <= most, failed, peer.route.way.shortest() / step, Reverse(peer.received), *id)
+            let failed = if Zones::failed_lately(local, peer) { peer.route.excluded.1 } else { 0 };
+            (peer.next <= most, failed, peer.route.path.shortest() / step, Reverse(peer.received), *id)
         };
         known().min_by_key(rank).map(|(id, _)| id)
     }
 
     fn failed_lately(local: &Local, peer: &Progress) -> bool {
-        let (until, last) = peer.route.apart;
+        let (until, last) = peer.route.excluded;
         local.now() < until + 4 * last
     }
 
-    /// Who relays instead of one that has been slow for long: one to whom the way is shorter; or, where more is there than the
-    /// relay takes, one that has taken more, or has not been tried. If it is the line that is slow, or all are, that
-    /// comes to an end: each change makes the next one wait longer, and a trial is remembered.
-    fn relief(
+    /// The replacement of a relay that has been slow for long: a member with a shorter path; or, if more entries wait than
+    /// the relay takes, a member that took more, or was not tried yet. If the line or all members are slow, the changes come
+    /// to an end: each one doubles the time until the next, and measured rates are kept.
+    fn replacement(
         &mut self,
         local: &Local,
         zone: u8,
@@ -194,27 +195,27 @@ impl Zones {
         of_zone.switch_timeout = of_zone.switch_timeout.max(first);
         let now = local.now();
         let relay = peers.get_mut(&id)?;
-        let confirmed = relay.route.way.bytes_confirmed();
+        let confirmed = relay.route.path.bytes_confirmed();
         let mut chosen = None;
         if !nearer && !relay.route.limited {
             of_zone.slow = None;
-            if now >= of_zone.relieved + 16 * of_zone.switch_timeout {
+            if now >= of_zone.replaced_at + 16 * of_zone.switch_timeout {
                 of_zone.switch_timeout = first;
             }
         } else {
             let (since, before) = *of_zone.slow.get_or_insert((now, confirmed));
-            // In that time several messages must be able to get through.
+            // Several messages must be able to arrive in that time.
             if now >= since + of_zone.switch_timeout.max(4 * of_zone.line.0) {
                 let rate = confirmed.saturating_sub(before) * 1_000_000 / (now - since).max(1);
                 let limited = relay.route.limited;
                 if limited {
-                    relay.route.way.set_rate(rate, now);
+                    relay.route.path.set_rate(rate, now);
                 }
-                let rate_of = |other: &MemberId| match peers.get(other).and_then(|peer| peer.route.way.rate())
-                {
-                    Some((rate, at)) if now < at + most => rate,
-                    _ => u64::MAX,
-                };
+                let rate_of =
+                    |other: &MemberId| match peers.get(other).and_then(|peer| peer.route.path.rate()) {
+                        Some((rate, at)) if now < at + most => rate,
+                        _ => u64::MAX,
+                    };
                 let better = others.iter().filter(|(other, nearer, farther)| {
                     *nearer || (limited && !farther && rate_of(other) / 3 > rate / 2)
                 });
@@ -223,7 +224,7 @@ impl Zones {
                 of_zone.slow = None;
                 if chosen.is_some() {
                     of_zone.switch_timeout = (2 * of_zone.switch_timeout).min(most);
-                    of_zone.relieved = now;
+                    of_zone.replaced_at = now;
                 }
             }
         }
@@ -231,8 +232,8 @@ impl Zones {
         chosen
     }
 
-    /// Leaves those out that keep others, or themselves, from getting on.
-    fn leave_out(&self, local: &Local, peers: &mut Peers, membership: &Membership) {
+    /// Excludes relays that reach no recipient or are stuck, and recipients that stay behind their relay.
+    fn exclude_failed(&self, local: &Local, peers: &mut Peers, membership: &Membership) {
         let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
         let relays: BTreeMap<MemberId, (Index, Micros)> = peers
             .values()
@@ -278,23 +279,23 @@ impl Zones {
             }
         }
         for (relay, (waiting, all, given_up)) in behind {
-            // Where it reaches nobody, it is the relay.
+            // If the relay reaches no recipient, the relay is the cause.
             if !given_up.is_empty() && waiting == all {
                 out.push(relay);
             } else {
                 out.extend(given_up);
             }
         }
-        let first = APART.0 * local.config().election_timeout;
-        let most = APART.1 * local.config().election_timeout;
+        let first = EXCLUSION.0 * local.config().election_timeout;
+        let most = EXCLUSION.1 * local.config().election_timeout;
         for id in out {
             if let Some(peer) = peers.get_mut(&id) {
                 let time = if Zones::failed_lately(local, peer) {
-                    (2 * peer.route.apart.1).clamp(first, most)
+                    (2 * peer.route.excluded.1).clamp(first, most)
                 } else {
                     first
                 };
-                peer.route.apart = (local.now() + time, time);
+                peer.route.excluded = (local.now() + time, time);
                 peer.route.stuck_since = None;
                 peer.route.lags = None;
             }
@@ -304,7 +305,7 @@ impl Zones {
 
 impl Progress {
     /// Ends relaying to this peer. Restarts after its received index, because entries in flight may not arrive.
-    fn feed_directly(&mut self) {
+    fn send_directly(&mut self) {
         if self.route.via.take().is_some() && self.state == ProgressState::Replicate {
             self.replicate(self.received + 1);
         }

@@ -8,21 +8,20 @@ use crate::types::*;
 /// A relay recipient.
 pub(super) type Recipient<'a> = (MemberId, &'a mut Progress);
 
-/// A relay recipient may have so many times as much in flight: its answer takes one hop more than the relay's, and must not
-/// shut it out.
-const RIDERS_WINDOW: usize = 3;
+/// A relay recipient may have this many times the relay's bytes in flight, because its answer takes one hop more.
+const RECIPIENT_WINDOW: usize = 3;
 
-/// The most bytes of entries in one message to a relay, which forwards it when it has all of it (one entry may be larger).
+/// The most bytes of entries in one message to a relay, unless one entry is larger. A relay forwards only whole messages.
 const RELAYED_AT_ONCE: usize = 128 << 10;
 
-/// How much later than after a round trip a relay's answer may come: it is given no more than it forwards in this time.
+/// The normal delay of a relay's answer beyond a round trip. The relay's share is what it forwards in this time.
 pub(super) fn moment(local: &Local) -> Micros {
     (local.config().heartbeat * 3 / 2).min(local.config().election_timeout / 4)
 }
 
 impl Replication {
     /// Ends a leader's round if there are relays.
-    pub(super) fn feed_zones(&self, round: &mut Round<'_>, peers: &mut Peers, heartbeat: bool) {
+    pub(super) fn send_zones(&self, round: &mut Round<'_>, peers: &mut Peers, heartbeat: bool) {
         let all = peers.iter_mut().map(|(id, peer)| (*id, peer));
         let (mut recipients, direct): (Vec<Recipient<'_>>, Vec<Recipient<'_>>) =
             all.partition(|(_, p)| p.route.via.is_some());
@@ -32,9 +31,9 @@ impl Replication {
             let end = recipients.partition_point(|(_, recipient)| recipient.route.via <= Some(id));
             let own = &mut recipients[first..end];
             for (recipient_id, recipient) in own.iter_mut() {
-                self.feed_below(round, *recipient_id, recipient, peer.next);
+                self.send_below(round, *recipient_id, recipient, peer.next);
             }
-            self.feed(round, id, peer, heartbeat, own);
+            self.send_to(round, id, peer, heartbeat, own);
         }
         for (id, recipient) in recipients {
             self.send_news(round, id, recipient, heartbeat);
@@ -45,12 +44,12 @@ impl Replication {
     pub(super) fn limits(&self, local: &Local, peer: &mut Progress, relays: bool) -> (usize, usize) {
         let window = self.window(local, peer);
         let message = self.after_fruitless_terms(local.config().max_append_bytes);
-        if relays { (peer.route.way.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
+        if relays { (peer.route.path.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
     }
 
-    /// Sends a recipient what it lacks before `next`, where its relay is: directly, and so that it may overtake entries that
-    /// come through the relay.
-    fn feed_below(&self, round: &mut Round<'_>, id: MemberId, peer: &mut Progress, next: Index) {
+    /// Sends a recipient the entries that it lacks before `next`, the relay's next index. They go directly, and may overtake
+    /// entries that come through the relay.
+    fn send_below(&self, round: &mut Round<'_>, id: MemberId, peer: &mut Progress, next: Index) {
         let (window, most) = self.limits(round.local, peer, false);
         let (local, log) = (round.local, round.local.log());
         while peer.next < next && peer.window_open(window) {
@@ -77,9 +76,9 @@ pub(super) fn add_recipients(
     (prev_index, last): (Index, Index),
     bytes: usize,
 ) -> Vec<MemberId> {
-    let share = relay.route.way.share(local.config().max_inflight_bytes);
-    // A large entry fills the relay's, and is all the same the only one.
-    let window = RIDERS_WINDOW * share.max(relay.bytes_on_the_way() + bytes);
+    let share = relay.route.path.share(local.config().max_inflight_bytes);
+    // A large entry fills the relay's window, although it is the only one.
+    let window = RECIPIENT_WINDOW * share.max(relay.bytes_in_flight() + bytes);
     let mut to = Vec::new();
     for (id, recipient) in recipients {
         let fits = recipient.next > prev_index && recipient.next <= last;
