@@ -1,8 +1,8 @@
-//! Whom the front end lets in. The question may block as long as a session holds a lock on a table. So a short-lived
-//! thread asks it, and only the connection waits.
+//! The allow-list of peers, which the front end checks. The check may block while a session holds a lock on a table. So a
+//! short-lived thread makes it, and only the connection waits.
 //!
-//! Answers are remembered for a moment, for a peer dials more than once. Where none comes in time, the last one counts,
-//! however old: a table lock must not reject an address that was accepted before.
+//! Answers are cached for a moment, because a peer dials more than once. If there is no answer in time, the last one
+//! counts, however old: a table lock must not reject an address that was accepted before.
 
 use crate::api::AllowCheck;
 use lockstep_core::Micros;
@@ -12,24 +12,24 @@ use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// Most threads that ask at a time.
+/// The most threads that check at a time.
 const THREADS_MAX: usize = 4;
-/// Most connections that wait for an answer.
+/// The most connections that wait for an answer.
 const WAITING_MAX: usize = 64;
-/// A connection waits for no longer than this: its other side would give it up.
+/// The longest wait of a connection. After a longer one its peer would give up.
 const TIMEOUT: Micros = 2_000_000;
-/// For so long nobody asks again about who was let in.
+/// How long an acceptance is cached.
 const YES_KEPT: Micros = 10_000_000;
-/// And about who was not: he comes back several times a second, and may have been let in meanwhile.
+/// How long a rejection is cached. A rejected peer dials several times a second, and may be accepted meanwhile.
 const NO_KEPT: Micros = 1_000_000;
-/// Most addresses that are remembered.
+/// The most addresses in the cache.
 const REMEMBERED_MAX: usize = 1024;
-/// A no that took longer is none.
+/// A rejection that took longer counts as no answer.
 const NO_AT_MOST: Duration = Duration::from_millis(900);
-/// How often the same is said of one address.
+/// How often the log has a line about one address at most.
 const SAY_EVERY: Micros = 60_000_000;
 
-/// A peer that has introduced itself and is not decided on.
+/// A peer that has introduced itself and waits for the decision.
 #[derive(Debug)]
 pub(crate) struct Waiting<C> {
     pub(crate) conn: C,
@@ -41,11 +41,11 @@ pub(crate) struct Waiting<C> {
 /// The answer for an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// Let in.
+    /// Accepted.
     Yes,
-    /// Not let in.
+    /// Rejected.
     No,
-    /// It has been asked, and there is no answer in time.
+    /// The check has not answered in time.
     Silence,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum Answer {
 struct Known {
     /// The last answer, and when it came.
     answer: Option<(bool, Micros)>,
-    /// When something was last said of it to people.
+    /// When the log last had a line about it.
     said: Option<Micros>,
 }
 
@@ -64,18 +64,18 @@ pub(crate) struct AllowList<C> {
     known: BTreeMap<IpAddr, Known>,
     asking: BTreeSet<IpAddr>,
     waiting: Vec<Waiting<C>>,
-    /// The addresses of `wsrep_cluster_address`: the operator names them, so the check is not asked about them when
-    /// this member dials them.
+    /// The addresses of `wsrep_cluster_address`. The operator names them, so they are not checked when this member dials
+    /// them.
     named: BTreeSet<String>,
 }
 
-/// A peer's address as a table has it: an IPv4 address is one, also where it came by a socket for IPv6.
+/// A peer's address in the form of the table: IPv4 also if the connection came by a socket for IPv6.
 pub(crate) fn ip_of(hello: &PeerHello) -> IpAddr {
     hello.remote_addr.ip().to_canonical()
 }
 
 impl<C: PartialEq> AllowList<C> {
-    /// Without a check everybody is let in.
+    /// Without a check every peer is accepted.
     pub(crate) fn new(check: Option<AllowCheck>) -> AllowList<C> {
         AllowList {
             check,
@@ -122,8 +122,8 @@ impl<C: PartialEq> AllowList<C> {
             std::thread::Builder::new().name("ls-allow".into()).stack_size(512 * 1024).spawn(move || {
                 let began = Instant::now();
                 let answer = catch_unwind(AssertUnwindSafe(|| check(ip))).ok();
-                // The server says no also where it could not look (it waited for a lock in vain, say); to look takes
-                // it next to no time.
+                // The server also rejects if it could not read the table, such as after a lock timeout. A successful read
+                // takes next to no time.
                 answered(ip, answer.filter(|allowed| *allowed || began.elapsed() < NO_AT_MOST));
             });
         if thread.is_err() {
@@ -146,12 +146,12 @@ impl<C: PartialEq> AllowList<C> {
         self.waiting.push(Waiting { conn, hello, ip, since: now });
     }
 
-    /// It has gone.
+    /// The connection has closed.
     pub(crate) fn gone(&mut self, conn: &C) {
         self.waiting.retain(|w| w.conn != *conn);
     }
 
-    /// An answer has come. Those that waited for it are decided by [`AllowList::due`].
+    /// Records an answer. [`AllowList::due`] decides on the connections that waited for it.
     pub(crate) fn answered(&mut self, now: Micros, ip: IpAddr, answer: Option<bool>) {
         self.asking.remove(&ip);
         let Some(allowed) = answer else { return };
@@ -176,7 +176,7 @@ impl<C: PartialEq> AllowList<C> {
         due.into_iter()
             .map(|w| {
                 let answer = match self.known.get(&w.ip).and_then(|k| k.answer) {
-                    // Of a question that was answered while it waited.
+                    // The answer arrived while the connection waited.
                     Some((false, at)) if at >= w.since => Answer::No,
                     _ => self.last_resort(w.ip),
                 };
@@ -185,7 +185,7 @@ impl<C: PartialEq> AllowList<C> {
             .collect()
     }
 
-    /// Whether it is time again to say something of this address.
+    /// Whether the log may have another line about this address.
     pub(crate) fn is_news(&mut self, now: Micros, ip: IpAddr) -> bool {
         if self.known.len() >= REMEMBERED_MAX && !self.known.contains_key(&ip) {
             return false;

@@ -16,58 +16,57 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Submissions of up to so many bytes have their places in the order in which they were handed in; larger ones are
-/// overtaken.
+/// Submissions up to this size are ordered as they were submitted. Smaller ones may overtake larger ones.
 pub const IN_ORDER_BYTES: usize = 1 << 20;
 
 /// How serious a line of the log is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// The node cannot go on.
+    /// The node cannot continue.
     Error,
-    /// Somebody should look.
+    /// An operator should look.
     Warn,
-    /// What happened.
+    /// An event of normal operation.
     Info,
-    /// For those who look for a fault (`debug = yes`).
+    /// Details for the search of a fault (`debug = yes`).
     Debug,
 }
 
-/// Where lines of the log go. Called from the node's own threads; must not block for long.
+/// Receives the lines of the log. Called on the node's own threads; must not block for long.
 pub type Logger = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
-/// Numbers of the front end, for the metrics.
+/// Supplies the front end's numbers for the metrics.
 pub type FrontEndStats = Arc<dyn Fn() -> Vec<crate::Metric> + Send + Sync>;
 
-/// Takes how far this member has come in catching up: seqnos in all, and done. Called on `ls-node`: must not block.
+/// Receives the progress of catching up: the number of seqnos, and of those done. Called on `ls-node`: must not block.
 pub type ProgressCall = Arc<dyn Fn(Seqno, Seqno) + Send + Sync>;
 
-/// Takes what the server is to tell as an event: a JSON object. Called on `ls-node`: must not block.
+/// Receives an event for the server, a JSON object. Called on `ls-node`: must not block.
 pub type EventCall = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Takes the commit policy that is in force from now on.
+/// Receives each new commit policy when it is in force.
 pub type PolicyCall = Arc<dyn Fn(&Policy) + Send + Sync>;
 
 /// Why the node asks the front end to end the server's process: only a new process can continue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerEnd {
-    /// Its database has what the cluster does not have. What only this member had is in a rescue file by now.
+    /// The database has transactions that the cluster lacks. They are in a rescue file.
     Diverged,
-    /// The log does not supply what its database lacks, and a running server cannot take a copy.
+    /// The log does not reach back to the database's position, and a running server cannot take a copy.
     NeedsState,
-    /// The log could not be written, and now its disk takes writes. The database is whole.
+    /// The log could not be written, and its disk accepts writes again. The database is intact.
     LogFailed,
     /// The member yields to a branch and takes its state at the next start. If no member of the branch answers then, it
     /// continues with its own, complete data.
-    GaveWay,
+    YieldedToBranch,
 }
 
-/// Ends the server's process, and is told why, in words, too. Called once, on `ls-node` or, where the log could not be
-/// written, on a thread of its own; by then the node has failed and refuses everything. Need not return.
+/// Ends the server's process. Receives the reason, and a text for the log. Called once: on `ls-node`, or on a thread of its
+/// own if the log could not be written. The node has failed by then and refuses all calls. Need not return.
 pub type EndServer = Arc<dyn Fn(ServerEnd, &str) + Send + Sync>;
 
-/// Whether a peer of this IP address may be a member. Called on short-lived threads of its own: it may block, for then
-/// the last answer counts, and a peer that is not known waits outside.
+/// Whether a peer of this IP address may be a member. Called on a short-lived thread, so it may block. Meanwhile the last
+/// answer counts, and the connection of an unknown peer waits.
 pub type AllowCheck = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// Configuration of a node.
@@ -75,29 +74,29 @@ pub type AllowCheck = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 pub struct NodeConfig {
     /// `wsrep_node_name`, at most 31 bytes.
     pub name: String,
-    /// Where the log, the identity and the socket live.
+    /// The directory of the log, the identity and the socket.
     pub data_dir: PathBuf,
-    /// Where the log lives, if not there (`log.dir`).
+    /// The directory of the log if it is another one (`log.dir`).
     pub log_dir: Option<PathBuf>,
-    /// Where to listen for peers: `tcp://host:port`, `host:port` or `host`.
+    /// The address to listen on for peers: `tcp://host:port`, `host:port` or `host`.
     pub listen: String,
     /// The address advertised to peers (`host:port`).
     pub address: String,
-    /// Where clients reach the server (`wsrep_node_incoming_address`).
+    /// The server's address for clients (`wsrep_node_incoming_address`).
     pub incoming: String,
     /// `member.zone`, `gmcast.segment`.
     pub zone: u8,
     /// `member.vote`; false also for `pc.weight = 0`.
     pub wants_vote: bool,
-    /// Whether a damaged or lost log is quarantined, so that this member comes back as a new one. Not if it is to found
-    /// a cluster: that would split it from the members that have the lost entries.
+    /// Whether to quarantine a damaged or lost log, so that this member returns as a new one. False for a founder, because
+    /// it would split from the members that have the lost entries.
     pub may_begin_anew: bool,
-    /// A voter without a database: it keeps the log, and everything is finished as soon as it is agreed on. Nothing but
-    /// views and the like is delivered, and no state is asked for.
+    /// Whether the member is an arbitrator: a voter with a log and no database. An entry is finished once it is committed.
+    /// No write-sets are delivered, and no state is requested.
     pub arbitrator: bool,
     /// Timing and sizes.
     pub tuning: Tuning,
-    /// How connections between members are encrypted; `None`: not at all.
+    /// Encryption of connections between members; `None`: none.
     pub tls: Option<TlsOptions>,
     /// `status.address`: a TCP address for read-only status, if any.
     pub status_address: Option<String>,
@@ -130,7 +129,7 @@ pub struct MemberNow {
     pub name: String,
     /// Where clients reach it.
     pub incoming: String,
-    /// How it is; `None`: it has not said so yet.
+    /// Its state; `None`: not reported yet.
     pub state: Option<LocalState>,
     /// The last seqno finished by its server; −1 if unknown.
     pub finished: Seqno,
@@ -143,7 +142,7 @@ pub struct MemberNow {
 /// The members of the present view and their states. Not ordered with deliveries, unlike delivered views.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MembershipNow {
-    /// The history and the last seqno that is agreed on.
+    /// The history and the last committed seqno.
     pub gtid: Gtid,
     /// Whether there is a majority.
     pub status: ViewStatus,
@@ -156,21 +155,21 @@ pub struct MembershipNow {
 pub struct TlsOptions {
     /// Certificate, key, authority.
     pub files: TlsFiles,
-    /// `socket.dynamic`: also take connections that are not encrypted, and dial so where TLS is not understood.
+    /// `socket.dynamic`: also accept connections without encryption, and dial peers that do not know TLS without it.
     pub dynamic: bool,
 }
 
-/// Lets a front end's commits stand still for a moment. Called on `ls-node`; must not block.
+/// Stops a front end's commits for a moment. Called on `ls-node`; must not block.
 pub trait CommitBarrier: Send + Sync {
-    /// From now on no seqno begins to commit that has not begun. The last one that has.
+    /// Lets no further seqno begin its commit. Returns the last one that has begun.
     fn close(&self) -> Seqno;
-    /// All up to this one may begin.
+    /// Lets all seqnos up to this one begin.
     fn until(&self, seqno: Seqno);
-    /// All may. Whether nothing had gone on by itself meanwhile.
+    /// Lets all seqnos begin. Returns whether the barrier had held until then.
     fn open(&self) -> bool;
 }
 
-/// What a member's server may apply in parallel (`apply.raft`).
+/// What a member's server may apply in parallel (`apply.order`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ApplyOrder {
     /// Write-sets that have no row in common.
@@ -196,11 +195,11 @@ impl ApplyOrder {
 /// The last entry that a member's server applies (`apply.until`), inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
-    /// This seqno of whatever history.
+    /// This seqno, in any history.
     Seqno(Seqno),
-    /// This one of this history.
+    /// This seqno of this history.
     Gtid(Gtid),
-    /// Entries appended up to then, µs since 1970.
+    /// The entries appended up to this time, in µs since 1970.
     Time(Micros),
 }
 
@@ -216,7 +215,7 @@ pub struct ApplyHold {
 }
 
 impl ApplyHold {
-    /// Whether anything is, or will be.
+    /// Whether entries are held back now or may be later.
     pub fn is_set(&self) -> bool {
         *self != ApplyHold::default()
     }
@@ -265,15 +264,15 @@ pub struct Tuning {
     pub log_keep: Duration,
     /// `apply.lag_limit`, entries.
     pub lag_limit: u64,
-    /// `apply.raft`.
+    /// `apply.order`.
     pub apply_order: ApplyOrder,
     /// `apply.paused`, `apply.delay`, `apply.until`.
     pub apply_hold: ApplyHold,
-    /// Hold settings made at run time that override the configuration: for people.
+    /// Apply holds set at run time that override the configuration, as texts for people.
     pub apply_kept: Vec<String>,
-    /// `gcs.vote_policy`: so many members that could apply an entry outvote all others; 0: the most frequent result wins.
+    /// `gcs.vote_policy`: this number of members that applied an entry outvotes all others; 0: the most frequent result wins.
     pub vote_policy: usize,
-    /// `commit.*` and `async.*`: what a founder's cluster begins with.
+    /// `commit.*` and `async.*`: the first policy of a cluster that this member founds.
     pub policy: Policy,
 }
 
@@ -310,22 +309,22 @@ pub struct ConnectArgs {
     pub cluster: String,
     /// Peers to try, `host:port` each, from `wsrep_cluster_address`.
     pub peers: Vec<String>,
-    /// Found a new cluster.
+    /// Whether to found a new cluster.
     pub bootstrap: bool,
     /// The database's position ([`Gtid::UNDEFINED`] if unknown): later entries of the log are delivered. If it is unknown,
     /// or older than the log, the state is transferred. With `bootstrap`, the new history continues from here (a database
     /// that comes from Galera keeps its GTIDs).
     pub position: Gtid,
-    /// The log ([`lockstep_core::snapshot::StateSnapshot::log_id`]) with which the position was reached, as far as that is known; nil
-    /// where not. It counts where this member has no log of its own.
+    /// The id of the log with which the database reached its position ([`lockstep_core::snapshot::StateSnapshot::log_id`]);
+    /// nil if unknown. Used only if this member has no log.
     pub log: Uuid,
-    /// Go on from the position by way of a donor's script, which copies nothing ("bypass"), where a donor is there. A
-    /// server learns the domain of the cluster's GTIDs (`wsrep_gtid_mode`) from nowhere else.
+    /// Whether to continue from the position through a donor's script that copies nothing ("bypass"), if there is a donor.
+    /// Only this script gives the server the domain of the cluster's GTIDs (`wsrep_gtid_mode`).
     pub by_donor: bool,
     /// How long to wait for a primary component (`pc.wait_prim_timeout`).
     pub timeout: Duration,
-    /// If the own log names other voters, wait for them without end. After a full outage servers come back as their
-    /// machines do, and a server that gave up would need an operator.
+    /// Whether to wait without a limit if the own log names other voters. After an outage of all members their machines
+    /// return at different times, and a server that gave up would need an operator.
     pub waits_for_others: bool,
     /// The seqno of an in-doubt statement: it follows the position, and this member cannot tell whether the database has it.
     /// This member takes the state of a member that knows. If no member knows, the statement is delivered.
@@ -361,36 +360,36 @@ impl fmt::Display for NodeError {
 
 impl std::error::Error for NodeError {}
 
-/// Whether a view can work.
+/// The status of a view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ViewStatus {
-    /// It has the majority.
+    /// The view has the majority.
     Primary,
-    /// It has not, or this member is cut off.
+    /// The view has no majority, or this member is cut off.
     NonPrimary,
     /// The last view before [`Delivery::Closed`].
     Disconnected,
 }
 
-/// A view as the server is shown it.
+/// A view in the form for the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewInfo {
     /// Its position in the history. A non-Primary view has the seqno of the last delivery.
     pub gtid: Gtid,
-    /// The seqno before it: one less, or a view that is in the log leaves some out.
+    /// The seqno before it. Usually one less; a view of the log may leave seqnos out.
     pub before: Seqno,
-    /// `wsrep_cluster_conf_id`; −1 where not Primary.
+    /// `wsrep_cluster_conf_id`; −1 unless Primary.
     pub number: i64,
-    /// Whether it can work.
+    /// The status.
     pub status: ViewStatus,
-    /// The leader first.
+    /// The members, the leader first.
     pub members: Vec<ViewMember>,
-    /// The own place in it; `None` in a view from before (re)joining, or in which this member was missing.
+    /// This member's index in `members`; `None` in a view without this member.
     pub my_index: Option<usize>,
 }
 
 impl ViewInfo {
-    /// The final one, of a member that has left with its database here.
+    /// The final view of a member that has left, with its database at this position.
     pub fn disconnected(gtid: Gtid) -> ViewInfo {
         ViewInfo {
             gtid,
@@ -403,7 +402,7 @@ impl ViewInfo {
     }
 }
 
-/// A write-set or total-order statement in its place.
+/// A write-set or statement in total order, with its seqno.
 #[derive(Clone, Debug)]
 pub struct Ordered {
     /// Its seqno; the history is that of the last Primary view.
@@ -412,11 +411,11 @@ pub struct Ordered {
     pub kind: EntryKind,
     /// Certification's verdict, the same on every member. A failed one still takes its turn in commit order.
     pub pass: bool,
-    /// All seqnos up to this one must have finished before it may be applied.
+    /// All seqnos up to this one must have finished before this one may be applied.
     pub depends_on: Seqno,
-    /// Nothing of them may be under way any more, be it only to the disk (`apply.raft=serial`).
+    /// Whether these must also be on disk before this one is applied (`apply.order=serial`).
     pub serial: bool,
-    /// Who proposed it.
+    /// The member that proposed it.
     pub origin: MemberId,
     /// The write-set, its pieces put together.
     pub writeset: WriteSet,
@@ -429,14 +428,14 @@ pub struct Ordered {
     reason = "nearly all are of the large one; a box would cost each commit an allocation"
 )]
 pub enum SubmitOutcome {
-    /// It has its place, and it is the waiting thread's.
+    /// The entry is ordered, and belongs to the waiting thread.
     Ordered(Ordered),
-    /// It has no place and never will have: it was not sent to anyone.
+    /// The entry was not sent to any member, so it will never be ordered.
     NotSent,
-    /// As [`SubmitOutcome::NotSent`], and it never can be: it is larger than an entry of the log may be.
+    /// As [`SubmitOutcome::NotSent`]: the write-set is larger than the largest entry of the log.
     TooLarge,
-    /// Nobody knows: the majority, or the connection, was lost while it was under way. If the log has it after all,
-    /// it is delivered as anybody's.
+    /// Unknown: the majority or the connection was lost meanwhile. If the log has the entry after all, it is delivered like
+    /// an entry of another member.
     Unknown,
 }
 

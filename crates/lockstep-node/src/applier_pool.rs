@@ -60,9 +60,9 @@ pub(crate) struct ApplierPool {
     /// The median time of work, ns: unlike the mean it does not say of many short ones that they are long where a few were
     /// interrupted in the middle.
     typical: u64,
-    /// So many more may be at work, for those who are have not come back.
+    /// The number of extra threads, because none of the working ones has returned.
     extra: usize,
-    /// One has come back since the last nudge.
+    /// A thread has returned since the last nudge.
     came_back: bool,
 }
 
@@ -77,12 +77,12 @@ impl ApplierPool {
         ApplierPool { processors, hands: Vec::new(), means: None, typical: MOST, extra: 0, came_back: false }
     }
 
-    /// One has taken this write-set.
+    /// A thread has taken this write-set.
     pub(crate) fn took(&mut self, seqno: Seqno) {
         self.hands.push(seqno);
     }
 
-    /// One has come back.
+    /// A thread has finished a write-set.
     pub(crate) fn back(&mut self, done: &Done) {
         if let Some(spent) = &done.spent {
             let (worked, waited) = nanos(spent);
@@ -98,7 +98,7 @@ impl ApplierPool {
         self.gone(done.seqno);
     }
 
-    /// The one with this in its hands takes no more, or comes back.
+    /// The thread with this write-set has ended or returned.
     pub(crate) fn gone(&mut self, seqno: Seqno) {
         if let Some(at) = self.hands.iter().position(|other| *other == seqno) {
             self.hands.swap_remove(at);
@@ -107,14 +107,14 @@ impl ApplierPool {
         self.extra = 0;
     }
 
-    /// Something waits, and so does a thread that could take it: another look at whether those at work will do.
+    /// A delivery and an idle thread wait. If no thread has returned since the last call, one more may work.
     pub(crate) fn nudged(&mut self) {
         if !std::mem::take(&mut self.came_back) {
             self.extra += 1;
         }
     }
 
-    /// How many more may take something, where the next one depends on this seqno and all before.
+    /// How many more threads may take a delivery. The next one depends on the seqnos up to `depends_on`.
     ///
     /// A write-set that depends on a held one is left to the holding thread, which returns soon: another thread would only
     /// wait with it.

@@ -1,6 +1,8 @@
-//! How many threads a backlog is worth. To wake one costs two hand-offs of the processor, and it comes some 50 µs later;
-//! one that is awake has taken several small write-sets by then. So how long a delivery keeps a thread is measured, and
-//! as many are woken as would not catch up by themselves before another came to help.
+//! Estimates of the load: how many threads to wake for a backlog, and whether a yield pays off.
+//!
+//! Waking a thread costs two context switches, and the thread starts some 50 µs later. By then an awake thread has taken
+//! several small write-sets. So the time of a delivery is measured, and a thread is woken only if the awake threads would
+//! not finish the backlog before it starts.
 //!
 //! Gain (2026-11-25): [`DeliveryTime`] 40 % of the rate if InnoDB does not flush and 12 % if it does (`lab
 //! parallel-apply`, ten workers). [`BatchEstimate`] 8 % with 8 clients (`bench provider`, one pair of clusters), none
@@ -11,9 +13,10 @@ use std::time::Duration;
 
 /// Work that one awake thread may have queued before another is woken, ns.
 pub(crate) const WORTH: u64 = 50_000;
-/// A longer one says nothing of the next: it waited for a lock, or was a large one.
+/// Longer times count as this one. They say nothing about the next delivery: the thread waited for a lock, or the write-set
+/// was large.
 const MOST: u64 = 1_000_000;
-/// The mean follows with the weight 1/this.
+/// A new value has the weight 1/this in the mean.
 const WEIGHT: u64 = 16;
 
 /// The mean time, ns, that a delivery keeps its thread.
@@ -23,7 +26,7 @@ pub(crate) struct DeliveryTime {
 }
 
 impl DeliveryTime {
-    /// A delivery has kept its thread for so long.
+    /// Records the time that a delivery has kept its thread.
     pub(crate) fn took(&mut self, busy: Duration) {
         let busy = u64::try_from(busy.as_nanos()).unwrap_or(MOST).min(MOST);
         self.mean = match self.mean {
@@ -32,7 +35,7 @@ impl DeliveryTime {
         };
     }
 
-    /// How many should help one who is awake with so many deliveries. While nothing is known: everyone.
+    /// How many threads to wake for so many deliveries beside one awake thread. Before the first measurement: one for each.
     pub(crate) fn helpers(&self, deliveries: usize) -> usize {
         match self.mean {
             0 => deliveries,
@@ -41,13 +44,13 @@ impl DeliveryTime {
     }
 }
 
-/// From so many transactions under way on, at the mean, more of them come together.
-const COMPANY: usize = 4;
-/// And for so long they are expected after there were as many at once.
+/// Batches are expected if at least this many transactions are in progress on average.
+const CONCURRENT: usize = 4;
+/// How long batches are expected after a round with that many transactions.
 const EXPECTED: Micros = 5_000;
-/// The mean follows, round by round, with the weight 1/this.
+/// A new round has the weight 1/this in the mean.
 const ROUNDS: usize = 32;
-/// It is counted in such parts.
+/// The mean is a fixed-point number with this denominator.
 const PARTS: usize = 64;
 
 /// Whether yielding the processor before taking queued work pays off, because more work joins the round, frame or sync.
@@ -59,19 +62,19 @@ pub(crate) struct BatchEstimate {
 }
 
 impl BatchEstimate {
-    /// So many transactions are under way in this round.
+    /// Records the number of transactions in progress in this round.
     pub(crate) fn counted(&mut self, now: Micros, under_way: usize) {
-        if under_way >= COMPANY {
+        if under_way >= CONCURRENT {
             self.until = now + EXPECTED;
         }
-        // A crowd for a moment does not outlast it by much.
-        let now = under_way.min(8 * COMPANY) * PARTS;
+        // The limit keeps a short burst from raising the mean for long.
+        let now = under_way.min(8 * CONCURRENT) * PARTS;
         self.mean = (self.mean * (ROUNDS - 1) + now).div_ceil(ROUNDS);
     }
 
-    /// Whether more is on its way.
+    /// Whether more transactions are likely to arrive soon.
     pub(crate) fn is_expected(&self, now: Micros) -> bool {
-        self.mean >= COMPANY * PARTS && now < self.until
+        self.mean >= CONCURRENT * PARTS && now < self.until
     }
 }
 
@@ -81,23 +84,23 @@ mod tests {
 
     #[test]
     fn batch_is_expected_under_concurrent_load() {
-        let mut company = BatchEstimate::default();
+        let mut estimate = BatchEstimate::default();
         let mut rounds = |counts: &[usize]| {
-            (0..200).for_each(|n| company.counted(100, counts[n % counts.len()]));
-            company.is_expected(100)
+            (0..200).for_each(|n| estimate.counted(100, counts[n % counts.len()]));
+            estimate.is_expected(100)
         };
         assert!(!rounds(&[0, 1, 2, 3]));
-        // Some come together now and then.
+        // Occasional bursts.
         assert!(!rounds(&[5, 1, 0, 2]));
         assert!(rounds(&[8, 2, 6]));
         assert!(rounds(&[64]));
         assert!(!rounds(&[1]), "soon after");
-        assert!(rounds(&[COMPANY]));
-        // Between two rounds there may be nothing for an instant.
-        company.counted(101, 5);
-        company.counted(102, 4);
-        assert!(company.is_expected(102) && company.is_expected(101 + EXPECTED));
-        assert!(!company.is_expected(102 + EXPECTED));
+        assert!(rounds(&[CONCURRENT]));
+        // A short pause between two rounds does not end it.
+        estimate.counted(101, 5);
+        estimate.counted(102, 4);
+        assert!(estimate.is_expected(102) && estimate.is_expected(101 + EXPECTED));
+        assert!(!estimate.is_expected(102 + EXPECTED));
     }
 
     #[test]
@@ -110,7 +113,7 @@ mod tests {
             time.took(Duration::from_micros(200));
         }
         assert_eq!([time.helpers(0), time.helpers(1), time.helpers(20)], [0, 1, 20]);
-        // One that hangs does not change much of that.
+        // A hanging delivery hardly changes the mean.
         time.took(Duration::from_micros(5));
         time.took(Duration::from_secs(100));
         assert!(time.mean < 300_000);

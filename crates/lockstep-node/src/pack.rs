@@ -1,6 +1,6 @@
-//! Compressed frames, for links between zones that carry little (`net.compress`): LZ4, which costs a processor less than
-//! such a link costs in time. Only what the order sends in bulk is worth it, and only members that say by their protocol
-//! version that they unpack get it.
+//! Compressed frames, for narrow links between zones (`net.compress`). LZ4 takes less time than the bytes that it saves
+//! would take on such a link. Only Raft's frames are compressed, and only for members with a protocol version that can
+//! decompress.
 
 use crate::wire::FRAME_RAFT;
 use bytes::Bytes;
@@ -42,7 +42,7 @@ pub(crate) struct Packer {
 }
 
 impl Packer {
-    /// The payload of a [`crate::wire::FRAME_PACKED`] in the place of this frame; `None` where that saves nothing worth it.
+    /// The payload of a [`crate::wire::FRAME_PACKED`] that replaces this frame; `None` if it would save too little.
     pub(crate) fn pack(&mut self, kind: u8, parts: &[Bytes]) -> Option<Bytes> {
         match parts {
             [payload] => self.pack_whole(kind, payload),
@@ -66,7 +66,7 @@ impl Packer {
         self.scratch[1..HEADER].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         let length = block::compress_into(payload, &mut self.scratch[HEADER..]).ok()?;
         let packed = &self.scratch[..HEADER + length];
-        // Less than a tenth is not worth the other side's work.
+        // A saving of less than a tenth is not worth the receiver's work.
         if packed.len() > payload.len() - payload.len() / 10 {
             return None;
         }

@@ -5,7 +5,7 @@ use crate::records;
 use lockstep_core::EntryKind;
 use lockstep_log::{Disk, Replay, read_rescue, rescue_number};
 
-/// Whether an entry of this kind is what clients call a transaction.
+/// Whether an entry of this kind is a transaction or statement of a client.
 pub(crate) fn is_transaction(kind: EntryKind) -> bool {
     matches!(kind, EntryKind::WriteSet | EntryKind::TotalOrder)
 }
@@ -17,7 +17,7 @@ pub(crate) struct Rescued {
     pub(crate) files: Vec<String>,
     /// The transactions in those that can be read.
     pub(crate) transactions: u64,
-    /// What keeps some from being read.
+    /// The errors of files that cannot be read.
     pub(crate) troubles: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl Rescued {
         found
     }
 
-    /// A line for the error log, where there are any.
+    /// A line for the error log, if there are rescue files.
     pub(crate) fn line(&self) -> Option<String> {
         let Rescued { files, transactions, troubles } = self;
         if files.is_empty() {

@@ -10,23 +10,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Why a submission is not taken.
+/// Why the node refuses a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SubmitError {
     /// No primary component.
     NotPrimary,
     /// Not connected.
     Closed,
-    /// Above the largest write-set.
+    /// The write-set is too large.
     TooLarge,
-    /// Too much is under way already.
+    /// Too many submissions are in progress.
     Busy,
 }
 
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "as for SubmitOutcome")]
 enum Slot {
-    /// Not filled yet; the thread, if it has come to wait.
+    /// Not filled yet. The thread, if it waits already.
     Waiting(Option<Thread>),
     Done(SubmitOutcome),
     Taken,
@@ -50,7 +50,7 @@ pub(crate) struct SubmissionInner {
     slot: Mutex<Slot>,
 }
 
-/// A submission under way. Cheap to clone; one thread waits.
+/// A submission in progress. Cheap to clone; one thread waits.
 #[derive(Clone, Debug)]
 pub struct Submission(pub(crate) Arc<SubmissionInner>);
 
@@ -60,11 +60,11 @@ impl Submission {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
-        // A panic while the lock is held is impossible (nothing in here calls out); poison says nothing.
+        // No code of others runs under the lock, so a poisoned lock holds valid state.
         self.0.slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits until it has been ordered, or until it is certain that nobody can say any more whether it will be.
+    /// Waits until the entry is ordered, or until this node can no longer learn whether it will be.
     ///
     /// Ends in bounded time: the node fills every slot when it loses the majority, disconnects or fails.
     pub fn wait(&self) -> SubmitOutcome {
@@ -76,7 +76,7 @@ impl Submission {
         }
     }
 
-    /// As [`Submission::wait`], for no longer than this: `None` where it is still under way.
+    /// As [`Submission::wait`], with a timeout. `None`: still in progress.
     pub fn wait_for(&self, timeout: Duration) -> Option<SubmitOutcome> {
         let until = Instant::now() + timeout;
         loop {
@@ -105,24 +105,24 @@ impl Submission {
         slot.take()
     }
 
-    /// Whether nobody can say what becomes of it, and its thread, which is to hear so, has not been there yet.
+    /// Whether the outcome is unknown and its thread has not taken it yet.
     pub fn is_given_up(&self) -> bool {
         matches!(*self.lock(), Slot::Done(SubmitOutcome::Unknown))
     }
 
-    /// One for which nobody will wait: in its place it is delivered as anybody's. It is so from the beginning: whoever
-    /// gave one up later might come after its entry, which the slot would have by then, and nobody would ever take.
+    /// A submission without a waiting thread: its entry is delivered like one of another member. That is decided before the
+    /// proposal. If a thread gave up later, the slot might hold the entry already, and no thread would take it.
     pub(crate) fn unattended() -> Submission {
         Submission(Arc::new(SubmissionInner { slot: Mutex::new(Slot::Taken) }))
     }
 
-    /// Nobody waits for it, as nobody has got its entry yet.
+    /// Gives the submission up before its entry is ordered.
     #[cfg(test)]
     pub(crate) fn abandon(self) {
         assert!(self.fill(SubmitOutcome::Unknown));
     }
 
-    /// Fills the slot and wakes its thread. `false` where it was filled before.
+    /// Fills the slot and wakes its thread. Returns false if the slot was filled before.
     fn fill(&self, outcome: SubmitOutcome) -> bool {
         let mut slot = self.lock();
         let Slot::Waiting(thread) = &mut *slot else { return false };

@@ -52,7 +52,7 @@ pub(crate) struct Runtime {
     origin: Instant,
     /// When to check whether the awake threads suffice for the queued deliveries.
     nudge_at: Option<Micros>,
-    company: BatchEstimate,
+    batch_estimate: BatchEstimate,
 }
 
 impl Runtime {
@@ -80,7 +80,7 @@ impl Runtime {
             logger: config.logger.clone(),
             origin: Instant::now(),
             nudge_at: None,
-            company: BatchEstimate::default(),
+            batch_estimate: BatchEstimate::default(),
         }
     }
 
@@ -116,8 +116,8 @@ impl Runtime {
                     Duration::from_micros(next.saturating_sub(now)).min(NAP)
                 }
             };
-            self.company.counted(now, self.engine.under_way());
-            self.reactor.set_coalesces(self.company.is_expected(now));
+            self.batch_estimate.counted(now, self.engine.under_way());
+            self.reactor.set_coalesces(self.batch_estimate.is_expected(now));
             if let Err(error) = self.reactor.poll(Some(nap), &mut events) {
                 self.engine.fail(&format!("the network cannot be waited for: {error}"));
                 std::thread::sleep(NAP);
@@ -519,7 +519,7 @@ impl Runtime {
                 if op.reset.is_some() || op.entries.iter().any(|entry| entry.kind == EntryKind::Branch) {
                     self.refresh_hello();
                 }
-                let coalesce = self.company.is_expected(self.engine.ctx.now);
+                let coalesce = self.batch_estimate.is_expected(self.engine.ctx.now);
                 self.log_client.push(LogJob::Write { op: Box::new(op), may_defer, coalesce });
             }
             Effect::Read { whom, from, max_bytes } => {

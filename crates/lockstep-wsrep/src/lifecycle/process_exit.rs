@@ -17,7 +17,7 @@ pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
         ServerEnd::NeedsState => {
             "this server's process ends now, for a state transfer after a restart, which systemd does by itself"
         }
-        ServerEnd::GaveWay => {
+        ServerEnd::YieldedToBranch => {
             "this server's process ends now, to join that branch after a restart, which systemd does by itself"
         }
         ServerEnd::LogFailed => {

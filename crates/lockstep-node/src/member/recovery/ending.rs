@@ -42,7 +42,7 @@ impl Ending {
     /// This member gives up its log for a branch. A server that is starting has no pending answers, and must end for this
     /// reason before another failure is reported.
     pub(in crate::member) fn gives_way(&mut self, now: Micros, starts: bool, text: &str) {
-        self.plan(if starts { now } else { now + END_DELAY }, ServerEnd::GaveWay, text);
+        self.plan(if starts { now } else { now + END_DELAY }, ServerEnd::YieldedToBranch, text);
     }
 
     fn plan(&mut self, until: Micros, why: ServerEnd, text: &str) {
@@ -84,6 +84,6 @@ mod tests {
         let mut ending = Ending::default();
         ending.gives_way(5, true, "branch");
         ending.needs_state(5, "state");
-        assert_eq!(ending.take_due(5), Some((ServerEnd::GaveWay, "branch".into())));
+        assert_eq!(ending.take_due(5), Some((ServerEnd::YieldedToBranch, "branch".into())));
     }
 }
