@@ -79,6 +79,9 @@ struct Pending {
 #[derive(Debug)]
 pub(in crate::member) struct Transfers {
     donations: Vec<Donation>,
+    /// Joiners whose donation this member had accepted and gave up before it began, with their view UUIDs. The news may
+    /// be lost with the connection, so it is repeated when they are back.
+    given_up: Vec<(MemberId, Option<ViewUuid>)>,
     /// The id of the last donation.
     donation_ids: u64,
     choices: Vec<Choice>,
@@ -91,6 +94,7 @@ impl Default for Transfers {
     fn default() -> Transfers {
         Transfers {
             donations: Vec::new(),
+            given_up: Vec::new(),
             donation_ids: 0,
             choices: Vec::new(),
             request: None,
@@ -108,6 +112,7 @@ impl Transfers {
     /// This member has left: its donations and its own request end.
     pub(in crate::member) fn end(&mut self) {
         self.donations.clear();
+        self.given_up.clear();
         self.request = None;
     }
 
@@ -187,15 +192,21 @@ impl Transfers {
         if !ctx.is_held_back() {
             return;
         }
-        let (begun, held) = std::mem::take(&mut self.donations).into_iter().partition(|d| d.handed_over);
-        self.donations = begun;
-        for Donation { joiner, .. } in held {
+        for joiner in self.give_up(|_| true) {
             ctx.log(
                 Level::Info,
                 format!("does not donate its state to {}: {HELD_BACK}", ctx.name_of(&joiner)),
             );
             ctx.send(joiner, &refusal(AGAIN, HELD_BACK));
         }
+    }
+
+    /// Removes donations that have not begun. Returns their joiners.
+    fn give_up(&mut self, which: impl Fn(&Donation) -> bool) -> Vec<MemberId> {
+        let given_up = self.donations.extract_if(.., |d| !d.handed_over && which(d));
+        let joiners: Vec<_> = given_up.map(|d| (d.joiner, d.view_uuid)).collect();
+        self.given_up.extend_from_slice(&joiners);
+        joiners.into_iter().map(|(joiner, _)| joiner).collect()
     }
 
     /// Chooses a donor: a Synced member that was named; else another Synced one, preferably in the joiner's zone. As a
@@ -294,6 +305,7 @@ impl Transfers {
         if is_held_back_below(ctx, own, &ctx.me.id, at_least) {
             return ctx.send(joiner, &refusal(AGAIN, HELD_BACK));
         }
+        self.given_up.retain(|(other, _)| *other != joiner);
         self.donation_ids += 1;
         let id = self.donation_ids;
         self.donations.push(Donation {
@@ -389,7 +401,7 @@ impl Transfers {
     /// A peer's connection ended. If its transfer had begun, the stream breaks, which the own server's script notices;
     /// otherwise another donor is asked.
     pub(in crate::member) fn donor_may_be_gone(&mut self, now: Micros, id: MemberId) {
-        self.donations.retain(|d| d.handed_over || d.joiner != id);
+        self.give_up(|d| d.joiner == id);
         // The donor's script may go on although the connection broke: two overlapping transfers would corrupt the
         // state.
         let timeout = now + DONOR_TIMEOUT;
@@ -415,6 +427,11 @@ impl Transfers {
         }
         if self.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
             ctx.send(id, &accepted());
+        } else if self.given_up.contains(&(id, view_uuid)) {
+            // The joiner may still count on this member, and asks no other one then.
+            ctx.send(id, &refusal(AGAIN, "the connection was lost before the transfer began"));
+        } else {
+            self.given_up.retain(|(joiner, _)| *joiner != id);
         }
     }
 }
@@ -492,6 +509,35 @@ mod tests {
         assert_eq!(outcome(&mut ctx).1, 0);
         transfers.step(&mut ctx, standing(seqno));
         assert_eq!(outcome(&mut ctx).1, 1);
+    }
+
+    #[test]
+    fn donation_lost_with_connection_is_refused_on_return() {
+        let (mut ctx, mut transfers) = (context(), Transfers::default());
+        let seqno = ctx.raft.committed_state().seqno;
+        transfers.on_donate(&mut ctx, standing(seqno - 1), JOINER, wanted(seqno));
+        transfers.donor_may_be_gone(ctx.now, JOINER);
+        transfers.donor_is_back(&mut ctx, JOINER);
+        assert_eq!(outcome(&mut ctx).0, [ACCEPTED, AGAIN]);
+        transfers.on_donate(&mut ctx, standing(seqno), JOINER, wanted(seqno));
+        transfers.step(&mut ctx, standing(seqno));
+        transfers.donor_may_be_gone(ctx.now, JOINER);
+        transfers.donor_is_back(&mut ctx, JOINER);
+        assert_eq!(outcome(&mut ctx), (vec![ACCEPTED, ACCEPTED], 1), "this one has begun");
+    }
+
+    #[test]
+    fn joiner_asks_again_after_returned_donor_refuses() {
+        let (mut ctx, mut transfers) = (context(), Transfers::default());
+        let donor = Uuid([8; 16]);
+        transfers.begin_request(ctx.now, Bytes::from_static(b"sst"), String::new());
+        transfers.on_donated(&mut ctx, donor, ACCEPTED, Gtid::UNDEFINED, String::new());
+        transfers.donor_may_be_gone(ctx.now, donor);
+        transfers.donor_is_back(&mut ctx, donor);
+        let asks_at = |transfers: &Transfers| transfers.request.as_ref().and_then(|pending| pending.ask_at);
+        assert_eq!(asks_at(&transfers), None);
+        transfers.on_donated(&mut ctx, donor, AGAIN, Gtid::UNDEFINED, String::new());
+        assert_eq!(asks_at(&transfers), Some(ctx.now + ASK_AGAIN));
     }
 
     #[test]
