@@ -9,6 +9,7 @@ use lockstep_core::Micros;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_log::Fault as DiskFault;
 use lockstep_node::ApplyHold;
+use std::collections::BTreeSet;
 
 /// Faults of the server around the member, and its operator's settings.
 #[derive(Clone, Copy, Debug)]
@@ -389,11 +390,12 @@ impl World {
         let used = self.used();
         let with_data = used.iter().filter(|at| !self.nodes[**at].hello.arbitrator).count();
         let weak = with_data == used.len() || with_data > 2;
+        let zones: BTreeSet<u8> = used.iter().map(|at| self.nodes[*at].hello.zone).collect();
         let kinds = if weak { &kinds[..] } else { &kinds[3..] };
         let policy = Policy {
             kind: *self.rng.pick(kinds),
             acks: self.rng.between(0, others.min(3)) as u8,
-            zone_acks: self.rng.below(self.zones.min(others as usize + 1) as u64) as u8,
+            zone_acks: self.rng.below(zones.len().max(1) as u64) as u8,
             on_receive: self.rng.one_in(4),
             timeout: *self.rng.pick(&[0, 0, 50 * MS, 500 * MS, 3_000 * MS]),
             max_at_risk: *self.rng.pick(&[1, 5, 100, 10_000]),

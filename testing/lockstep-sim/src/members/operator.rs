@@ -148,8 +148,12 @@ impl World {
         if !self.bearable(at) || !self.has_better(at) {
             return;
         }
-        let spare = (0..self.nodes.len())
-            .find(|at| self.nodes[*at].fate == Fate::Out && self.nodes[*at].lives == 0)
+        // Policies may ask for acks from each zone.
+        let zone = self.nodes[at].hello.zone;
+        let spare = self
+            .nodes
+            .iter()
+            .position(|node| node.fate == Fate::Out && node.lives == 0 && node.hello.zone == zone)
             .filter(|_| self.rng.one_in(2));
         self.stop(at, true);
         self.keep_rescued(at);
