@@ -30,13 +30,12 @@ mod unreadable;
 use crate::api::{Delivery, Level, LocalState, Tuning};
 use crate::effect::{Effect, ReadFor};
 use crate::pack::Packed;
-use crate::wire::{FRAME_NODE, FRAME_RAFT, Health, Hello, NodeMessage};
+use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
 use admin::commits::Commits;
 use context::Context;
 use delivery::feed::{Deliverer, Limits, Stop};
 use delivery::finished::Finished;
 use facts::Standing;
-use lockstep_core::codec::Writer;
 use lockstep_core::raft::{Output, Raft};
 use lockstep_core::{Entry, EntryKind, MemberId, Seqno};
 use log_retention::Presence;
@@ -204,6 +203,7 @@ impl Member {
         operator.tasks_step(ctx, &mut others);
         self.dispatch_own();
         self.admin.operator.commands_step(&mut self.ctx);
+        self.admin.operator.order_removed_to_leave(&mut self.ctx);
         self.dispatch_own();
         self.forced_bootstrap_step();
         self.majority_step();
@@ -303,11 +303,7 @@ impl Member {
         let mut renamed = false;
         for output in outputs {
             match output {
-                Output::Send { to, message } => {
-                    let mut w = Writer::with_capacity(message.copied_size());
-                    message.encode(&mut w);
-                    self.ctx.out.push(Effect::Send { to, kind: FRAME_RAFT, payload: w.into_parts() });
-                }
+                Output::Send { to, message } => self.ctx.out.send_raft(to, &message),
                 Output::Write(op) => {
                     self.compare_clocks(&op.entries);
                     self.recovery.votes.follow(&op);

@@ -249,7 +249,8 @@ pub(crate) enum OperatorMessage {
     Ask { id: u64, command: Bytes },
     /// The answer. `again`: the command was not executed, and another leader may be asked.
     Answer { id: u64, ok: bool, again: bool, text: String },
-    /// From the leader: the receiver was removed. It leaves, and stays out until its process restarts.
+    /// From the leader to a connected member whose removal is committed, repeatedly: the receiver leaves, and stays out
+    /// until its process restarts.
     Leave { text: String },
     /// Barrier: begin no further commit.
     CloseBarrier { id: u64 },

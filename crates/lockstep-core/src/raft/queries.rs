@@ -3,7 +3,6 @@
 use super::relay::takes_relayed;
 use super::*;
 use crate::members::{MemberInfo, Membership, ViewMember};
-#[cfg(doc)]
 use crate::message::Message;
 use crate::policy::Policy;
 use crate::snapshot::StateSnapshot;
@@ -127,6 +126,14 @@ impl Raft {
     /// The leader, if known.
     pub fn leader(&self) -> Option<MemberId> {
         self.local.leader()
+    }
+
+    /// The message by which a leader shows itself to a process that is not its peer, such as a removed member: its
+    /// recipient follows it, unless it is in a newer term. `None`: this member does not lead.
+    pub fn leadership_notice(&self) -> Option<Message> {
+        // Only a leader answers proposals. There is no incarnation 0 whose session this could concern.
+        let notice = Message::ProposeReply { term: self.term(), incarnation: 0, number: 0 };
+        self.is_leader().then_some(notice)
     }
 
     /// Whether there is a log at all: founded, read back or received.

@@ -2,8 +2,10 @@
 
 use crate::api::{Delivery, Level};
 use crate::effect::Effect;
-use crate::wire::{FRAME_NODE, FRAME_OPERATOR, NodeMessage, OperatorMessage};
+use crate::wire::{FRAME_NODE, FRAME_OPERATOR, FRAME_RAFT, NodeMessage, OperatorMessage};
 use lockstep_core::MemberId;
+use lockstep_core::codec::Writer;
+use lockstep_core::message::Message;
 use std::collections::VecDeque;
 use std::thread::Thread;
 
@@ -43,6 +45,13 @@ impl Outbox {
     /// Sends a message to a peer.
     pub(in crate::member) fn send(&mut self, to: MemberId, message: &NodeMessage) {
         self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![message.to_bytes()] });
+    }
+
+    /// Sends a message of Raft to a peer.
+    pub(in crate::member) fn send_raft(&mut self, to: MemberId, message: &Message) {
+        let mut w = Writer::with_capacity(message.copied_size());
+        message.encode(&mut w);
+        self.effects.push(Effect::Send { to, kind: FRAME_RAFT, payload: w.into_parts() });
     }
 
     /// Sends a message about an operator's command to a peer.

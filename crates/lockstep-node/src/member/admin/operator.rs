@@ -31,6 +31,8 @@ const RECONNECT: Micros = 300_000;
 const LINKS_BREAK: Micros = 1_500_000;
 /// How long the leader that was asked may take, once it leads no more, before the next one is asked.
 const ASK_ANOTHER: Micros = 2_000_000;
+/// How often a removed member that is still connected is ordered to leave.
+const LEAVE_INTERVAL: Micros = 1_000_000;
 /// How many commands may be under way.
 const COMMANDS_MAX: usize = 16;
 
@@ -82,6 +84,8 @@ pub(in crate::member) struct Operator {
     tasks: Vec<Task>,
     /// Since when too few voters are connected, as seen while a command is under way.
     cut_off_since: Option<Micros>,
+    /// When removed members were last ordered to leave.
+    leave_ordered: Option<Micros>,
 }
 
 /// The other components that commands concern.
@@ -218,6 +222,29 @@ impl Operator {
                 ctx.send_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
             }
             at += 1;
+        }
+    }
+
+    /// A leader orders removed members that are still connected to leave, again and again: an order may be lost with its
+    /// connection. A removal that is not committed may yet be undone by another leader, so it is no reason to leave.
+    ///
+    /// A removed member takes the order from its leader only, and hears nothing of the leader's log any more. So the
+    /// leader shows itself first.
+    pub(in crate::member) fn order_removed_to_leave(&mut self, ctx: &mut Context) {
+        let recently = |at| ctx.now < at + LEAVE_INTERVAL;
+        if self.leave_ordered.is_some_and(recently) {
+            return;
+        }
+        let Some(notice) = ctx.raft.leadership_notice() else { return };
+        let (membership, committed) = (ctx.raft.membership(), &ctx.raft.committed_state().membership);
+        let is_out = |id: &MemberId| membership.get(id).is_none() && committed.get(id).is_none();
+        let removed: Vec<MemberId> = ctx.peers.removed().filter(is_out).collect();
+        for id in removed {
+            self.leave_ordered = Some(ctx.now);
+            ctx.out.send_raft(id, &notice);
+            let text = "an operator has removed this member from the cluster: it refuses everything until its server \
+                        is started again, and then joins as a new one";
+            ctx.send_operator(id, OperatorMessage::Leave { text: text.into() });
         }
     }
 
@@ -405,9 +432,6 @@ fn plan_removal(ctx: &mut Context, name: &str, force: bool) -> Result<Work, Step
         }
         let view_uuid = peer.hello.view_uuid;
         ctx.peers.set_removed(id, view_uuid);
-        let text = "an operator has removed this member from the cluster: it refuses everything until its server \
-                    is started again, and then joins as a new one";
-        ctx.send_operator(id, OperatorMessage::Leave { text: text.into() });
     }
     ctx.log(Level::Info, format!("{name} is removed, by an operator's command"));
     Ok(Work::Remove { id, name })

@@ -207,6 +207,60 @@ fn removal_of_connected_member_needs_force() {
     assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
 }
 
+fn is_removed(lab: &Lab, at: usize) -> bool {
+    lab.nodes[at].member.failure().is_some_and(|text| text.contains("an operator has removed"))
+}
+
+/// Its first order to leave is lost with the connection. Later the leader sends it no entries any more.
+#[test]
+fn removed_member_hears_of_it_after_reconnect() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let token = lab.command(0, remove("n3", true));
+    lab.until("the removal is appended", 1_000_000, |lab| lab.voters(0) == ["n1", "n2"]);
+    lab.cut(2, true);
+    assert!(lab.answer(token).ok);
+    lab.run(15_000_000);
+    assert!(!is_removed(&lab, 2), "it has not heard of it");
+    lab.cut(2, false);
+    lab.until("it leaves", 10_000_000, |lab| is_removed(lab, 2));
+    let ordered =
+        lab.lines.iter().filter(|(at, line)| *at == 2 && line.starts_with("an operator has removed"));
+    assert_eq!(ordered.count(), 1, "repeated orders are logged once");
+}
+
+/// The next leader may not have the removal.
+#[test]
+fn member_stays_while_its_removal_is_not_committed() {
+    let mut lab = Lab::new(5, &Tuning::default());
+    lab.run(1_000_000);
+    for silent in 2..5 {
+        lab.nodes[silent].frozen = true;
+    }
+    lab.command(0, remove("n2", true));
+    lab.until("the removal is appended", 1_000_000, |lab| lab.voters(0).len() == 4);
+    lab.run(10_000_000);
+    assert!(!is_removed(&lab, 1));
+}
+
+#[test]
+fn order_to_leave_counts_only_from_leader() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let (n1, n2, stranger) = (lab.id(0), lab.id(1), Uuid([9; 16]));
+    let order = |lab: &mut Lab, from| {
+        let text = "an operator has removed this member".into();
+        lab.nodes[2].member.operator_message(from, OperatorMessage::Leave { text });
+        lab.run(5_000_000);
+        is_removed(lab, 2)
+    };
+    assert!(!order(&mut lab, n2), "n2 follows");
+    assert!(!order(&mut lab, stranger));
+    let token = lab.command(0, switchover("n2"));
+    assert!(lab.answer(token).ok);
+    lab.until("n3 knows", 1_000_000, |lab| lab.leader(2) == Some(1));
+    assert!(!order(&mut lab, n1), "n1 leads no more");
+    assert!(order(&mut lab, n2));
+}
+
 #[test]
 fn removal_that_loses_majority_is_refused() {
     let mut lab = Lab::new(5, &Tuning::default());

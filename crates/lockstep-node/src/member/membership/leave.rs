@@ -50,6 +50,11 @@ impl Leave {
         self.given_up.get_or_insert_with(|| text.to_string());
     }
 
+    /// Whether this member leaves for good.
+    pub(in crate::member) fn is_for_good(&self) -> bool {
+        self.given_up.is_some()
+    }
+
     /// Takes the reason for which this member leaves for good, if there is one.
     pub(in crate::member) fn take_given_up(&mut self) -> Option<String> {
         self.given_up.take()

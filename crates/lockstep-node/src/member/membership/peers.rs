@@ -145,6 +145,12 @@ impl Peers {
         self.removed.contains(&(hello.id, hello.view_uuid))
     }
 
+    /// The connected peers that a removal concerns.
+    pub(in crate::member) fn removed(&self) -> impl Iterator<Item = MemberId> + '_ {
+        let connected = |(id, view_uuid): &&(MemberId, ViewUuid)| self.view_uuid_of(id) == Some(*view_uuid);
+        self.removed.iter().filter(connected).map(|(id, _)| *id)
+    }
+
     /// A connection to this peer was accepted. Without a log of its own, this member adopts the peer's.
     pub(in crate::member) fn connect(&mut self, raft: &Raft, now: Micros, hello: Hello) {
         self.join_target.follow(raft, &hello);

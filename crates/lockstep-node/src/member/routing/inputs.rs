@@ -148,13 +148,20 @@ impl Member {
             OperatorMessage::Answer { id, ok, again, text } => {
                 self.admin.operator.on_answer(&mut self.ctx, from, id, (ok, again), text);
             }
-            OperatorMessage::Leave { text } => {
-                if self.ctx.raft.leader() == Some(from) {
-                    self.ctx.log(Level::Error, text.clone());
-                    self.give_up(&text);
-                }
-            }
+            OperatorMessage::Leave { text } => self.ordered_to_leave(from, &text),
             about_a_barrier => self.admin.barrier.on_message(&mut self.ctx, from, about_a_barrier),
+        }
+    }
+
+    /// A peer orders this member to leave, because an operator has removed it.
+    ///
+    /// Only the leader of the newest term known here may: a deposed leader, or a peer that never led, does not know
+    /// what the cluster has committed. The order is repeated until the connection ends.
+    fn ordered_to_leave(&mut self, from: MemberId, text: &str) {
+        let obeys = self.roster.leave.is_for_good() || self.failure().is_some();
+        if self.ctx.raft.leader() == Some(from) && !obeys {
+            self.ctx.log(Level::Error, text);
+            self.give_up(text);
         }
     }
 
