@@ -4,9 +4,7 @@
 //! The checkers do not know which acks the core has received. But they know since when an unanswered entry has been on the
 //! leader's own disk: a fallback before `commit.timeout` from then is a violation.
 
-use crate::cluster::Cluster;
-use crate::history::{Check, Violation, hold};
-use crate::machine::Name;
+use crate::history::{Violation, hold};
 use crate::profile::MS;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::{Raft, Role};
@@ -71,19 +69,6 @@ impl Fallback {
         }
         self.policy_index = raft.policy_index();
         Ok(falls)
-    }
-}
-
-impl Cluster {
-    /// The end of a round.
-    pub(crate) fn may_fall_back(&mut self, slot: usize) -> Check {
-        let machine = &mut self.machines[slot];
-        let local = machine.clock.local(self.now);
-        let Some(process) = &mut machine.process else { return Ok(()) };
-        if self.profile.policies && process.fallback.round_ends(&Name(slot), &process.order, local)? {
-            self.counters.fallbacks += 1;
-        }
-        Ok(())
     }
 }
 

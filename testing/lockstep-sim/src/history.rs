@@ -10,11 +10,9 @@ use crate::judge::Judge;
 use crate::mirror::{Mark, Mirror};
 use crate::overtaken::{Fragment, Views, is_marked};
 use crate::trace::hash_bytes;
-use bytes::Bytes;
 use lockstep_core::members::Membership;
 use lockstep_core::snapshot::StateSnapshot;
-use lockstep_core::writeset;
-use lockstep_core::{Entry, EntryKind, Index, MemberId, ProposalId, Seqno, Term, Uuid, codec};
+use lockstep_core::{Entry, Index, MemberId, Seqno, Term, Uuid, codec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,11 +22,11 @@ const ELECTIONS: usize = 16;
 
 /// A broken rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
+pub(crate) struct Violation {
     /// The rule's short name.
-    pub rule: &'static str,
+    pub(crate) rule: &'static str,
     /// The violation.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 impl fmt::Display for Violation {
@@ -48,7 +46,7 @@ macro_rules! hold {
 pub(crate) use hold;
 
 /// The result of a check.
-pub type Check = Result<(), Violation>;
+pub(crate) type Check = Result<(), Violation>;
 
 /// An entry that somebody has counted as committed.
 #[derive(Clone, Copy, Debug)]
@@ -72,31 +70,22 @@ struct Placed {
     entry: Option<Entry>,
 }
 
-#[derive(Debug)]
-struct Proposed {
-    hash: u64,
-    /// Where it is a part of a streaming transaction: whose, and its hash as that of one which a view has overtaken.
-    fragment: Option<(Fragment, u64)>,
-    index: Option<Index>,
-    acknowledged: bool,
-}
-
 /// The member that first saw entries as committed, and its knowledge then.
 #[derive(Debug)]
-pub struct Witness<'a> {
+pub(crate) struct Witness<'a> {
     /// The member.
-    pub id: MemberId,
+    pub(crate) id: MemberId,
     /// Its terms before and after the round in which it saw this.
-    pub terms: (Term, Term),
+    pub(crate) terms: (Term, Term),
     /// The memberships that were in force for it in that round.
-    pub memberships: &'a [std::sync::Arc<Membership>],
+    pub(crate) memberships: &'a [std::sync::Arc<Membership>],
     /// Its log in memory.
-    pub log: &'a Mirror,
+    pub(crate) log: &'a Mirror,
 }
 
 /// All that has been seen in one simulation.
 #[derive(Debug)]
-pub struct History {
+pub(crate) struct History {
     promises: bool,
     leaders: BTreeMap<Term, (MemberId, u64)>,
     /// The logs of the last of them when they were elected.
@@ -109,15 +98,6 @@ pub struct History {
     state: StateSnapshot,
     judge: Judge,
     views: Views,
-    proposals: BTreeMap<ProposalId, Proposed>,
-    /// Members propose by themselves: proposals are not known here.
-    proposals_unknown: bool,
-    acknowledged: u64,
-}
-
-/// The hash by which a proposal is recognised in the log.
-pub fn proposal_hash(kind: EntryKind, payload: &Bytes) -> u64 {
-    hash_bytes(kind as u64, payload)
 }
 
 /// The hash of a snapshot without names and addresses: those come from entries, which are compared themselves.
@@ -177,7 +157,7 @@ fn state_hash(state: &StateSnapshot) -> u64 {
 
 impl History {
     /// Nothing seen; the log begins after this state. `promises`: check the inner rules too.
-    pub fn new(genesis: StateSnapshot, promises: bool) -> History {
+    pub(crate) fn new(genesis: StateSnapshot, promises: bool) -> History {
         History {
             promises,
             leaders: BTreeMap::new(),
@@ -188,55 +168,37 @@ impl History {
             state: genesis,
             judge: Judge::default(),
             views: Views::default(),
-            proposals: BTreeMap::new(),
-            proposals_unknown: false,
-            acknowledged: 0,
         }
     }
 
-    /// The same for whole members. They number their proposals themselves, so the proposer is not checked.
-    pub fn of_members(genesis: StateSnapshot, promises: bool) -> History {
-        History { proposals_unknown: true, ..History::new(genesis, promises) }
-    }
-
     /// The reference verdict on the committed write-set or statement with this seqno.
-    pub fn verdict(&self, seqno: Seqno) -> Option<bool> {
+    pub(crate) fn verdict(&self, seqno: Seqno) -> Option<bool> {
         let at = self.fixed.partition_point(|f| f.seqno < seqno);
         self.fixed[at..].iter().take_while(|f| f.seqno == seqno).find_map(|f| f.pass)
     }
 
     /// Whether the inner rules are checked too.
-    pub fn promises(&self) -> bool {
+    pub(crate) fn promises(&self) -> bool {
         self.promises
     }
 
     /// The highest index that anybody has seen committed.
-    pub fn committed(&self) -> Index {
+    pub(crate) fn committed(&self) -> Index {
         self.fixed.len() as u64
     }
 
     /// The seqno at that index.
-    pub fn seqno(&self) -> Seqno {
+    pub(crate) fn seqno(&self) -> Seqno {
         self.state.seqno
     }
 
     /// The fold of all that is committed.
-    pub fn state(&self) -> &StateSnapshot {
+    pub(crate) fn state(&self) -> &StateSnapshot {
         &self.state
     }
 
-    /// The seqno of the log up to a committed index.
-    pub fn seqno_at(&self, index: Index) -> Option<Seqno> {
-        self.fixed.get(usize::try_from(index.checked_sub(1)?).ok()?).map(|f| f.seqno)
-    }
-
-    /// How many proposals were acknowledged to their clients.
-    pub fn acknowledged(&self) -> u64 {
-        self.acknowledged
-    }
-
     /// How many leaders there have been.
-    pub fn elections(&self) -> usize {
+    pub(crate) fn elections(&self) -> usize {
         self.leaders.len()
     }
 
@@ -244,39 +206,8 @@ impl History {
         self.fixed.get(usize::try_from(index.checked_sub(1)?).ok()?)
     }
 
-    /// The committed entry at this index, if there is one.
-    pub fn mark_at(&self, index: Index) -> Option<Mark> {
-        self.fixed_at(index).map(|f| f.mark)
-    }
-
-    /// Where this proposal is committed.
-    pub fn index_of(&self, pid: &ProposalId) -> Option<Index> {
-        self.proposals.get(pid).and_then(|p| p.index)
-    }
-
-    /// Whether the log has this seqno: views leave some out.
-    pub fn has_seqno(&self, seqno: Seqno) -> bool {
-        let at = self.fixed.partition_point(|f| f.seqno < seqno);
-        self.fixed.get(at).is_some_and(|f| f.seqno == seqno)
-    }
-
-    /// The client hears that its proposal is there, before it is committed.
-    pub fn acknowledges_early(&mut self, pid: ProposalId) -> Check {
-        let known = self.proposals.get_mut(&pid);
-        hold!(
-            known.as_ref().is_some_and(|p| p.index.is_none() && !p.acknowledged),
-            "acknowledged is in the log exactly once",
-            "{pid:?} early: {known:?}"
-        );
-        if let Some(known) = known {
-            known.acknowledged = true;
-            self.acknowledged += 1;
-        }
-        Ok(())
-    }
-
     /// A member leads: nobody else ever did in this term, and it holds all that was committed before.
-    pub fn leads(&mut self, id: MemberId, life: u64, term: Term, log: &Mirror) -> Check {
+    pub(crate) fn leads(&mut self, id: MemberId, life: u64, term: Term, log: &Mirror) -> Check {
         let first = *self.leaders.entry(term).or_insert((id, life));
         hold!(
             first == (id, life),
@@ -310,7 +241,7 @@ impl History {
 
     /// A member tells what it has, in this term, of the log of the term's leader: then it has that, up to `index`. All that
     /// the leader has added since its election is of its term, and by log matching the last entry speaks for all before it.
-    pub fn acks(&self, id: MemberId, term: Term, index: Index, log: &Mirror) -> Check {
+    pub(crate) fn acks(&self, id: MemberId, term: Term, index: Index, log: &Mirror) -> Check {
         let Some(elected) = self.elected_with.get(&term) else { return Ok(()) };
         let theirs = if index <= elected.last() { elected.term_at(index) } else { Some(term) };
         let mine = log.term_at(index);
@@ -324,7 +255,7 @@ impl History {
     }
 
     /// A member voted, and said so.
-    pub fn votes(&mut self, id: MemberId, term: Term, candidate: MemberId) -> Check {
+    pub(crate) fn votes(&mut self, id: MemberId, term: Term, candidate: MemberId) -> Check {
         let first = *self.votes.entry((id, term)).or_insert(candidate);
         hold!(
             first == candidate,
@@ -336,7 +267,7 @@ impl History {
 
     /// A member puts an entry in its log, after one of `prev_term`. The same place and term mean the same entry and
     /// the same entries before it, everywhere.
-    pub fn places(&mut self, id: MemberId, entry: &Entry, mark: Mark, prev_term: Term) -> Check {
+    pub(crate) fn places(&mut self, id: MemberId, entry: &Entry, mark: Mark, prev_term: Term) -> Check {
         let committed = self.committed();
         let place = self.placed.entry((entry.index, entry.term)).or_insert_with(|| Placed {
             hash: mark.hash,
@@ -356,7 +287,7 @@ impl History {
 
     /// A member counts all up to `to` as committed, before it was up to `from`. `on_disk` says how many voters of a
     /// membership have an entry on disk.
-    pub fn commits(
+    pub(crate) fn commits(
         &mut self,
         witness: &Witness<'_>,
         from: Index,
@@ -423,41 +354,7 @@ impl History {
                 self.state.sessions.get(&pid.member)
             );
         }
-        if !pid.member.is_nil() && !self.proposals_unknown {
-            let known = self.proposals.get_mut(&pid).ok_or_else(|| Violation {
-                rule: "only proposals are committed",
-                what: format!("{pid:?} at index {index} was never proposed, or was withdrawn"),
-            })?;
-            let hash = proposal_hash(entry.kind, &entry.payload());
-            let overtaken = known.fragment.filter(|(_, overtaken)| *overtaken == hash);
-            hold!(
-                known.hash == hash || overtaken.is_some(),
-                "a proposal arrives unchanged",
-                "{pid:?} at index {index} is not what was proposed"
-            );
-            if let Some((fragment, _)) = known.fragment {
-                hold!(
-                    overtaken.is_some() || !self.views.have_ended(fragment),
-                    "what a view has overtaken fails",
-                    "{pid:?} at index {index}, {fragment:?}, comes behind a view that has ended its transaction"
-                );
-                hold!(
-                    overtaken.is_none() || self.views.may_have_ended(fragment),
-                    "what no view has overtaken is placed as it is",
-                    "{pid:?} at index {index}, {fragment:?}, is marked as overtaken, and there was no view"
-                );
-            }
-            hold!(
-                known.index.is_none(),
-                "exactly once",
-                "{pid:?} is committed at index {index} and at {:?}",
-                known.index
-            );
-            known.index = Some(index);
-        }
-        if self.proposals_unknown
-            && let Some(fragment) = Fragment::of(entry.kind, &entry.payload())
-        {
+        if let Some(fragment) = Fragment::of(entry.kind, &entry.payload()) {
             hold!(
                 is_marked(&entry.payload()) || !self.views.have_ended(fragment),
                 "what a view has overtaken fails",
@@ -476,7 +373,7 @@ impl History {
     }
 
     /// Requires that a member's snapshot at its commit index equals the history's.
-    pub fn folds(&self, id: MemberId, state: &StateSnapshot) -> Check {
+    pub(crate) fn folds(&self, id: MemberId, state: &StateSnapshot) -> Check {
         if let Some(fixed) = self.fixed_at(state.index) {
             hold!(
                 fixed.state_hash == state_hash(state),
@@ -489,82 +386,12 @@ impl History {
     }
 
     /// The checkers' own certification and database.
-    pub fn judge(&self) -> &Judge {
+    pub(crate) fn judge(&self) -> &Judge {
         &self.judge
     }
 
-    /// A member has certified a committed entry.
-    pub fn certifies(&self, id: MemberId, entry: &Entry, pass: bool) -> Check {
-        let expected = self.fixed_at(entry.index).and_then(|f| f.pass);
-        hold!(
-            expected == Some(pass),
-            "all members certify alike, and by the rules",
-            "{id:?} says {pass} of index {} (seqno {}), the rules say {expected:?}",
-            entry.index,
-            entry.seqno
-        );
-        Ok(())
-    }
-
-    /// A member hands an entry to its server.
-    pub fn delivers(&self, id: MemberId, entry: &Entry) -> Check {
-        let fixed = self.fixed_at(entry.index).map(|f| f.mark);
-        hold!(
-            fixed == Some(Mark::of(entry)),
-            "all members deliver alike",
-            "{id:?} delivers {entry:?}, committed is {fixed:?}"
-        );
-        Ok(())
-    }
-
-    /// A client proposes.
-    pub fn proposes(&mut self, pid: ProposalId, kind: EntryKind, payload: &Bytes) -> Check {
-        let hash = proposal_hash(kind, payload);
-        let overtaken = || proposal_hash(kind, &writeset::overtaken(payload));
-        let fragment = Fragment::of(kind, payload).map(|fragment| (fragment, overtaken()));
-        let old = self.proposals.insert(pid, Proposed { hash, fragment, index: None, acknowledged: false });
-        hold!(old.is_none(), "proposals have their own numbers", "{pid:?} was proposed twice");
-        Ok(())
-    }
-
-    /// A proposal that was never sent is taken back; its number will be used again.
-    pub fn withdraws(&mut self, pid: ProposalId) -> Check {
-        let old = self.proposals.remove(&pid);
-        hold!(
-            old.as_ref().is_some_and(|p| p.index.is_none()),
-            "withdrawn is not committed",
-            "{pid:?}: {old:?}"
-        );
-        Ok(())
-    }
-
-    /// The client hears that its proposal is at this index.
-    pub fn acknowledges(&mut self, pid: ProposalId, index: Index) -> Check {
-        let known = self.proposals.get_mut(&pid);
-        hold!(
-            known.as_ref().is_some_and(|p| p.index == Some(index) && !p.acknowledged),
-            "acknowledged is in the log exactly once",
-            "{pid:?} at index {index}: {known:?}"
-        );
-        if let Some(known) = known {
-            known.acknowledged = true;
-            self.acknowledged += 1;
-        }
-        Ok(())
-    }
-
-    /// A read that began when `floor` was committed may be answered once `index` is delivered.
-    pub fn reads(&self, id: MemberId, floor: Index, index: Index) -> Check {
-        hold!(
-            index >= floor,
-            "reads see what was acknowledged",
-            "{id:?} may read at index {index}, {floor} was committed before it asked"
-        );
-        Ok(())
-    }
-
     /// A whole log holds what was committed.
-    pub fn log_holds(&self, id: MemberId, log: &Mirror) -> Check {
+    pub(crate) fn log_holds(&self, id: MemberId, log: &Mirror) -> Check {
         for index in log.base + 1..=log.last().min(self.committed()) {
             let (mine, fixed) = (log.get(index), self.fixed[index as usize - 1].mark);
             hold!(

@@ -3,8 +3,6 @@
 //! The shipping certifier keeps an index that forgets, begins in the middle of a log, and learns verdicts from trim
 //! marks. The judge has seen the log from its first entry and looks at every use of every key.
 
-use crate::history::{Check, hold};
-use crate::trace::hash_bytes;
 use lockstep_core::certify::{Meeting, meeting};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
@@ -24,43 +22,14 @@ struct Use {
     source: Source,
 }
 
-/// A database of the simulation: of each row, a hash of all that was ever written to it, in its order.
-pub type Rows = FxHashMap<u64, u64>;
-
-/// The value of a row after one more write.
-pub fn written(before: Option<u64>, payload_hash: u64) -> u64 {
-    (before.unwrap_or(1) ^ payload_hash).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(29)
-}
-
-/// The rows that a write-set changes.
-pub fn changes(set: &WriteSet) -> impl Iterator<Item = u64> + '_ {
-    set.keys().filter(|key| key.kind >= KeyType::Update).map(|key| key.hash)
-}
-
-/// The hash of a write-set's content.
-pub fn payload_hash(set: &WriteSet) -> u64 {
-    hash_bytes(set.meta.trx, &set.data)
-}
-
 /// Whether it is applied with nothing beside it.
-pub fn is_alone(kind: EntryKind, set: &WriteSet) -> bool {
+pub(crate) fn is_alone(kind: EntryKind, set: &WriteSet) -> bool {
     kind == EntryKind::TotalOrder || set.meta.has(flags::ISOLATION | flags::ROLLBACK | flags::PA_UNSAFE)
-}
-
-/// Whether a later one must wait for an earlier one: as the table of `certify` has it, or as fragments of one
-/// transaction do.
-pub fn meet(earlier: &WriteSet, later: &WriteSet) -> bool {
-    if (earlier.meta.source, earlier.meta.trx) == (later.meta.source, later.meta.trx) {
-        return true;
-    }
-    earlier
-        .keys()
-        .any(|a| later.keys().any(|b| a.hash == b.hash && meeting(a.kind, b.kind) != Meeting::Nothing))
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Judge {
+pub(crate) struct Judge {
     trim: Seqno,
     /// The seqno of the last entry.
     last: Seqno,
@@ -71,24 +40,18 @@ pub struct Judge {
     term: Term,
     leader: MemberId,
     uses: FxHashMap<u64, Vec<Use>>,
-    rows: Rows,
     passed: u64,
     failed: u64,
 }
 
 impl Judge {
-    /// The database after all that was judged.
-    pub fn rows(&self) -> &Rows {
-        &self.rows
-    }
-
     /// How many passed, and how many failed.
-    pub fn counts(&self) -> (u64, u64) {
+    pub(crate) fn counts(&self) -> (u64, u64) {
         (self.passed, self.failed)
     }
 
     /// Takes the next committed entry. The verdict, where it is one that is certified.
-    pub fn take(&mut self, entry: &Entry) -> Option<bool> {
+    pub(crate) fn take(&mut self, entry: &Entry) -> Option<bool> {
         if entry.term != self.term {
             self.term = entry.term;
             let mut r = Reader::new(entry.payload());
@@ -168,23 +131,5 @@ impl Judge {
                 }
             }
         }
-        let hash = payload_hash(set);
-        for row in changes(set) {
-            let now = written(self.rows.get(&row).copied(), hash);
-            self.rows.insert(row, now);
-        }
     }
-}
-
-/// A database at the end of all is what the log says.
-pub fn same_rows(who: &dyn std::fmt::Display, rows: &Rows, expected: &Rows) -> Check {
-    hold!(
-        rows == expected,
-        "all databases are equal",
-        "{who} has {} rows, {} of them otherwise; {} were expected",
-        rows.len(),
-        rows.iter().filter(|(row, value)| expected.get(row) != Some(value)).count(),
-        expected.len()
-    );
-    Ok(())
 }

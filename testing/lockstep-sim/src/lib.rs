@@ -8,37 +8,29 @@
 //! seed. Two runs of one seed have the same trace.
 #![forbid(unsafe_code)]
 
-mod calm;
-mod clients;
-mod cluster;
-mod damage;
+mod clock;
+mod counters;
 mod fallback;
-mod faults;
-pub mod history;
-pub mod judge;
-mod machine;
+mod history;
+mod judge;
 mod members;
-pub mod mirror;
+mod mirror;
 pub mod mutate;
-pub mod network;
-mod operator;
+mod network;
 mod overtaken;
-mod policy;
-mod process;
-pub mod profile;
-pub mod queue;
-pub mod rng;
-mod round;
-mod server;
-pub mod trace;
+mod profile;
+mod queue;
+mod rng;
+mod settings;
+mod trace;
 mod writers;
 
-use cluster::Cluster;
-pub use cluster::{Counters, Settings};
+pub use counters::Counters;
 use lockstep_core::Micros;
 pub use lockstep_core::raft::Failpoint;
 pub use mutate::{PLANTS, Plant, Planted};
-pub use profile::World;
+pub use profile::{FAULTS, World};
+pub use settings::Settings;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -123,8 +115,8 @@ fn timed(now: Micros, text: String) -> String {
     format!("at {}.{:06} s: {text}", now / 1_000_000, now % 1_000_000)
 }
 
-/// Runs one seed of a world of whole members.
-fn simulate_members(settings: Settings) -> RunReport {
+/// Runs one seed to its end, or to the first broken rule.
+pub fn simulate(settings: Settings) -> RunReport {
     let mut world = members::World::new(settings);
     let violation = catch(|| world.run()).map(|text| timed(world.now, text));
     if let Some(text) = &violation {
@@ -140,29 +132,6 @@ fn simulate_members(settings: Settings) -> RunReport {
         certified: history.map_or((0, 0), |history| history.judge().counts()),
         elections: history.map_or(0, |history| history.elections() as u64),
         counters: world.counters,
-        violation,
-    }
-}
-
-/// Runs one seed to its end, or to the first broken rule.
-pub fn simulate(settings: Settings) -> RunReport {
-    if settings.whole {
-        return simulate_members(settings);
-    }
-    let mut cluster = Cluster::new(settings);
-    let violation = catch(|| cluster.run()).map(|text| timed(cluster.now, text));
-    if let Some(text) = &violation {
-        cluster.tell(format_args!("VIOLATION {text}"));
-    }
-    RunReport {
-        seed: settings.seed,
-        hash: cluster.trace.hash(),
-        simulated: cluster.now,
-        entries: cluster.history.committed(),
-        acknowledged: cluster.history.acknowledged(),
-        certified: cluster.history.judge().counts(),
-        elections: cluster.history.elections() as u64,
-        counters: cluster.counters,
         violation,
     }
 }

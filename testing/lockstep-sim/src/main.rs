@@ -2,8 +2,7 @@
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use lockstep_sim::profile::FAULTS;
-use lockstep_sim::{Counters, PLANTS, RunReport, Settings, World, mutate, simulate};
+use lockstep_sim::{Counters, FAULTS, PLANTS, RunReport, Settings, World, mutate, simulate};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -17,7 +16,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// After so many failing seeds there is enough to look at, unless a number of seeds was asked for.
 const ENOUGH: u64 = 10;
 
-/// Runs the ordering core and the log of Lockstep under faults, and checks every step.
+/// Runs clusters of whole members of Lockstep under faults, and checks every step.
 #[derive(Parser, Debug)]
 #[command(name = "lockstep-sim", version)]
 struct Args {
@@ -64,9 +63,6 @@ struct Args {
     /// Only worlds in which nearly all clients are at one member, which leadership follows.
     #[arg(long, group = "worlds")]
     writers: bool,
-    /// Run whole members: the real member, server and log around the core.
-    #[arg(long)]
-    members: bool,
     /// None of these worlds. Without any of the four the seed's number decides.
     #[arg(long, group = "worlds")]
     plain: bool,
@@ -120,9 +116,6 @@ fn replay(args: &Args, outcome: &RunReport, world: World) -> String {
     if args.outcomes_only {
         text += " --outcomes-only";
     }
-    if args.members {
-        text += " --members";
-    }
     // Always said, so that it is the same history whatever decided on the world.
     text += " --";
     text += name(world);
@@ -156,7 +149,6 @@ fn settings(args: &Args, seed: u64) -> Settings {
     let own = || plant.map_or(World::of(seed), |plant| plant.world(!args.outcomes_only));
     Settings {
         world: world(args).unwrap_or_else(own),
-        whole: args.members,
         mutation: plant.map(|plant| plant.fault),
         trace: args.trace,
         trace_from: (args.trace_from * 1e6) as u64,
@@ -173,7 +165,7 @@ fn hunt_all(args: &Args) -> ExitCode {
         for _ in 0..args.threads.max(1) {
             scope.spawn(|| {
                 while let Some(plant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    match mutate::hunt(plant, !args.outcomes_only, args.members) {
+                    match mutate::hunt(plant, !args.outcomes_only) {
                         Ok((seed, text)) => println!("{:<24} seed {seed:<4} {text}", plant.name),
                         Err(seeds) => {
                             missed.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +258,7 @@ fn main() -> ExitCode {
     };
     let c = &sum.counters;
     println!(
-        "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
+        "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} snapshots={} transfers={} \
          early={} lost={} no_donor={} fallbacks={} arbitrators_led={} damaged_logs={} identities={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
@@ -276,8 +268,7 @@ fn main() -> ExitCode {
         c.proposals,
         c.starts,
         c.changes,
-        c.bases,
-        c.fetches,
+        c.snapshots,
         c.transfers,
         c.early,
         c.lost,

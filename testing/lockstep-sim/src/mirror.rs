@@ -6,16 +6,16 @@ use std::collections::VecDeque;
 
 /// An entry as the checkers remember it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub(crate) struct Mark {
     /// Its term.
-    pub term: Term,
+    pub(crate) term: Term,
     /// Of all that it holds.
-    pub hash: u64,
+    pub(crate) hash: u64,
 }
 
 impl Mark {
     /// Of this entry.
-    pub fn of(entry: &Entry) -> Mark {
+    pub(crate) fn of(entry: &Entry) -> Mark {
         let EntryHeader { index, term, kind, seqno, proposal, time } = **entry;
         let mut hash = hash_bytes(kind as u64, &entry.payload());
         for word in [index, term, seqno as u64, proposal.incarnation, proposal.number, time] {
@@ -25,83 +25,61 @@ impl Mark {
     }
 }
 
-/// A change of a log, as the checkers remember it until it is on disk.
-#[derive(Clone, Debug, Default)]
-pub struct Change {
-    /// The log begins anew after this (index, term).
-    pub reset: Option<(Index, Term)>,
-    /// Entries at this index and after it are removed.
-    pub truncate_from: Option<Index>,
-    /// Entries to append.
-    pub marks: Vec<Mark>,
-}
-
 /// A log, as the checkers remember it.
 #[derive(Clone, Debug, Default)]
-pub struct Mirror {
+pub(crate) struct Mirror {
     /// The index before the first entry.
-    pub base: Index,
+    pub(crate) base: Index,
     /// Its term.
-    pub base_term: Term,
+    pub(crate) base_term: Term,
     marks: VecDeque<Mark>,
 }
 
 impl Mirror {
     /// An empty log after this entry.
-    pub fn after(base: Index, base_term: Term) -> Mirror {
+    pub(crate) fn after(base: Index, base_term: Term) -> Mirror {
         Mirror { base, base_term, marks: VecDeque::new() }
     }
 
     /// The index of the last entry.
-    pub fn last(&self) -> Index {
+    pub(crate) fn last(&self) -> Index {
         self.base + self.marks.len() as u64
     }
 
     /// The term of the last entry.
-    pub fn last_term(&self) -> Term {
+    pub(crate) fn last_term(&self) -> Term {
         self.marks.back().map_or(self.base_term, |m| m.term)
     }
 
     /// The entry at this index, where it is in the log.
-    pub fn get(&self, index: Index) -> Option<Mark> {
+    pub(crate) fn get(&self, index: Index) -> Option<Mark> {
         let at = index.checked_sub(self.base + 1)?;
         self.marks.get(usize::try_from(at).ok()?).copied()
     }
 
     /// The term at this index: also that of the entry before the first.
-    pub fn term_at(&self, index: Index) -> Option<Term> {
+    pub(crate) fn term_at(&self, index: Index) -> Option<Term> {
         if index == self.base { Some(self.base_term) } else { self.get(index).map(|m| m.term) }
     }
 
     /// Adds the next entry.
-    pub fn push(&mut self, mark: Mark) {
+    pub(crate) fn push(&mut self, mark: Mark) {
         self.marks.push_back(mark);
     }
 
     /// Entries at this index and after it are removed.
-    pub fn truncate_from(&mut self, index: Index) {
+    pub(crate) fn truncate_from(&mut self, index: Index) {
         let keep = index.saturating_sub(self.base + 1);
         self.marks.truncate(usize::try_from(keep).unwrap_or(usize::MAX));
     }
 
     /// Entries before this index are removed; the log has trimmed them.
-    pub fn trim_to(&mut self, first: Index) {
+    pub(crate) fn trim_to(&mut self, first: Index) {
         while self.base + 1 < first {
             let Some(mark) = self.marks.pop_front() else { return };
             self.base += 1;
             self.base_term = mark.term;
         }
-    }
-
-    /// Makes a change.
-    pub fn apply(&mut self, change: &Change) {
-        if let Some((base, term)) = change.reset {
-            *self = Mirror::after(base, term);
-        }
-        if let Some(from) = change.truncate_from {
-            self.truncate_from(from);
-        }
-        self.marks.extend(&change.marks);
     }
 }
 
@@ -110,16 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_act_like_a_log() {
+    fn mirror_after_truncation_and_trim_has_what_remains() {
         let mark = |term| Mark { term, hash: term * 10 };
         let mut log = Mirror::default();
-        log.apply(&Change { marks: vec![mark(1), mark(1), mark(2)], ..Change::default() });
+        [1, 1, 2].into_iter().for_each(|term| log.push(mark(term)));
         assert_eq!((log.last(), log.last_term(), log.term_at(0)), (3, 2, Some(0)));
-        log.apply(&Change { truncate_from: Some(3), marks: vec![mark(3), mark(3)], reset: None });
+        log.truncate_from(3);
+        [3, 3].into_iter().for_each(|term| log.push(mark(term)));
         assert_eq!((log.last(), log.term_at(3), log.get(5)), (4, Some(3), None));
         log.trim_to(3);
         assert_eq!((log.base, log.base_term, log.get(2), log.get(3)), (2, 1, None, Some(mark(3))));
-        log.apply(&Change { reset: Some((9, 4)), ..Change::default() });
-        assert_eq!((log.last(), log.last_term()), (9, 4));
     }
 }

@@ -121,13 +121,11 @@ pub fn by_name(name: &str) -> Option<&'static Plant> {
 }
 
 /// Looks for an injected fault: the first seed that finds it, with its violation; `Err`: how many seeds did not.
-pub fn hunt(plant: &Plant, promises: bool, whole: bool) -> Result<(u64, String), u64> {
+pub fn hunt(plant: &Plant, promises: bool) -> Result<(u64, String), u64> {
     let seeds = if promises { plant.seeds } else { plant.by_outcomes };
-    let seeds = if whole { 60 } else { seeds };
     let world = plant.world(promises);
     for seed in 1..=seeds {
-        let settings =
-            Settings { mutation: Some(plant.fault), world, whole, promises, ..Settings::seed(seed) };
+        let settings = Settings { mutation: Some(plant.fault), world, promises, ..Settings::seed(seed) };
         if let Some(violation) = simulate(settings).violation {
             return Ok((seed, violation));
         }

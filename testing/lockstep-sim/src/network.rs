@@ -6,26 +6,26 @@ use lockstep_core::Micros;
 
 /// How a directed link behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Quality {
+pub(crate) struct Quality {
     /// The least time a message takes, µs.
-    pub delay: Micros,
+    pub(crate) delay: Micros,
     /// Up to this much more, µs.
-    pub jitter: Micros,
+    pub(crate) jitter: Micros,
     /// Chance of a message to be lost, ppm.
-    pub loss: u32,
+    pub(crate) loss: u32,
     /// Chance of a message to come twice, ppm.
-    pub duplicate: u32,
+    pub(crate) duplicate: u32,
     /// Chance of a message to ignore those before it, ppm. The others keep their order, as on a connection.
-    pub reorder: u32,
+    pub(crate) reorder: u32,
     /// Bytes that pass in a millisecond.
-    pub bytes_per_ms: u64,
+    pub(crate) bytes_per_ms: u64,
     /// Messages queue behind each other. Otherwise large ones are only late.
-    pub queues: bool,
+    pub(crate) queues: bool,
 }
 
 impl Quality {
     /// A good local network.
-    pub const LAN: Quality = Quality {
+    pub(crate) const LAN: Quality = Quality {
         delay: 60,
         jitter: 120,
         loss: 0,
@@ -56,14 +56,14 @@ struct Link {
 
 /// All directed links between `machines` places.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub(crate) struct Network {
     machines: usize,
     links: Vec<Link>,
 }
 
 impl Network {
     /// All links alike.
-    pub fn new(machines: usize, quality: Quality) -> Network {
+    pub(crate) fn new(machines: usize, quality: Quality) -> Network {
         Network {
             machines,
             links: vec![Link { quality, cuts: 0, last: 0, free: 0, settled: 0 }; machines * machines],
@@ -76,54 +76,40 @@ impl Network {
     }
 
     /// How the link behaves.
-    pub fn quality(&self, from: usize, to: usize) -> Quality {
+    pub(crate) fn quality(&self, from: usize, to: usize) -> Quality {
         self.links[from * self.machines + to].quality
     }
 
     /// Makes the link behave like this from now on.
-    pub fn set_quality(&mut self, from: usize, to: usize, quality: Quality) {
+    pub(crate) fn set_quality(&mut self, from: usize, to: usize, quality: Quality) {
         let link = self.link(from, to);
         link.settled = link.settled.max(link.last);
         link.quality = quality;
     }
 
     /// Arrival time of the last message sent under the previous settings: later messages queue behind it.
-    pub fn last_arrival(&self, from: usize, to: usize) -> Micros {
+    pub(crate) fn last_arrival(&self, from: usize, to: usize) -> Micros {
         self.links[from * self.machines + to].settled
     }
 
     /// Cuts the link; each cut is undone by one [`Network::mend`].
-    pub fn cut(&mut self, from: usize, to: usize) {
+    pub(crate) fn cut(&mut self, from: usize, to: usize) {
         self.link(from, to).cuts += 1;
     }
 
     /// Undoes one cut.
-    pub fn mend(&mut self, from: usize, to: usize) {
+    pub(crate) fn mend(&mut self, from: usize, to: usize) {
         let link = self.link(from, to);
         link.cuts = link.cuts.saturating_sub(1);
     }
 
     /// Whether messages pass at all.
-    pub fn passes(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn passes(&self, from: usize, to: usize) -> bool {
         self.links[from * self.machines + to].cuts == 0
     }
 
-    /// Repairs all links with this quality. Connections are new: nothing queues behind messages in flight.
-    pub fn reset(&mut self, quality: impl Fn(usize, usize) -> Quality) {
-        for from in 0..self.machines {
-            for to in 0..self.machines {
-                let link = self.link(from, to);
-                link.cuts = 0;
-                link.last = 0;
-                link.free = 0;
-                link.settled = 0;
-                link.quality = quality(from, to);
-            }
-        }
-    }
-
     /// All links behave like this from now on, and none is cut. Frames in flight stay ahead of later ones.
-    pub fn mend_all(&mut self, quality: impl Fn(usize, usize) -> Quality) {
+    pub(crate) fn mend_all(&mut self, quality: impl Fn(usize, usize) -> Quality) {
         for from in 0..self.machines {
             for to in 0..self.machines {
                 let link = self.link(from, to);
@@ -133,7 +119,7 @@ impl Network {
     }
 
     /// A new connection between two places: nothing queues behind frames of an earlier one.
-    pub fn reconnect(&mut self, a: usize, b: usize) {
+    pub(crate) fn reconnect(&mut self, a: usize, b: usize) {
         for (from, to) in [(a, b), (b, a)] {
             let link = self.link(from, to);
             (link.last, link.free) = (0, 0);
@@ -142,7 +128,7 @@ impl Network {
 
     /// When a frame that is sent now arrives on a connection: in order, and later for each loss. `later` is the time until
     /// more is sent: its ack reveals a loss. A second loss in a row is repaired by [`RETRANSMIT`].
-    pub fn send_in_order(
+    pub(crate) fn send_in_order(
         &mut self,
         now: Micros,
         from: usize,
@@ -168,38 +154,8 @@ impl Network {
     }
 
     /// Whether a connection has frames in flight that arrive later than this.
-    pub fn is_busy_after(&self, from: usize, to: usize, time: Micros) -> bool {
+    pub(crate) fn is_busy_after(&self, from: usize, to: usize, time: Micros) -> bool {
         self.links[from * self.machines + to].last > time
-    }
-
-    /// When a message that is sent now arrives: never, once or twice.
-    pub fn send(
-        &mut self,
-        now: Micros,
-        from: usize,
-        to: usize,
-        bytes: usize,
-        rng: &mut Rng,
-    ) -> [Option<Micros>; 2] {
-        let link = self.link(from, to);
-        let Quality { delay, jitter, loss, duplicate, reorder, bytes_per_ms, queues } = link.quality;
-        if link.cuts > 0 || rng.chance(loss) {
-            return [None, None];
-        }
-        let mut pass = bytes as u64 * 1000 / bytes_per_ms.max(1);
-        if queues {
-            link.free = link.free.max(now) + pass;
-            pass = link.free - now;
-        }
-        let mut arrival = now + delay + rng.below(jitter + 1) + pass;
-        if rng.chance(reorder) {
-            arrival += rng.below(4 * (delay + jitter) + 1000);
-        } else {
-            arrival = arrival.max(link.last);
-            link.last = arrival;
-        }
-        let again = rng.chance(duplicate).then(|| arrival + rng.below(10 * (delay + jitter) + 1));
-        [Some(arrival), again]
     }
 }
 
@@ -208,39 +164,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_order_unless_told_otherwise() {
+    fn frames_on_a_jittery_lossy_link_arrive_in_order() {
         let mut rng = Rng::new(3);
-        let mut net = Network::new(2, Quality { jitter: 5000, ..Quality::LAN });
-        let mut last = 0;
-        for now in 0..200 {
-            let [Some(at), None] = net.send(now, 0, 1, 100, &mut rng) else { panic!("lost or doubled") };
-            assert!(at >= last && at > now);
-            last = at;
-        }
-        net.set_quality(0, 1, Quality { jitter: 5000, reorder: 500_000, duplicate: 500_000, ..Quality::LAN });
-        let arrivals: Vec<_> = (0..200).map(|now| net.send(now, 0, 1, 100, &mut rng)).collect();
-        assert!(arrivals.windows(2).any(|w| w[0][0] > w[1][0]));
-        assert!(arrivals.iter().any(|a| a[1].is_some()));
+        let mut net = Network::new(2, Quality { jitter: 5000, loss: 100_000, ..Quality::LAN });
+        let arrivals: Vec<_> =
+            (0..200).map(|now| net.send_in_order(now, 0, 1, 100, 25_000, &mut rng)).collect();
+        assert!(arrivals.is_sorted() && arrivals[0] > 0, "{arrivals:?}");
+        assert!(arrivals.last() > Some(&25_000), "a lost frame delays those behind it: {arrivals:?}");
     }
 
     #[test]
-    fn narrow_line_respects_its_rate() {
+    fn frame_after_a_reconnect_does_not_queue_behind_earlier_ones() {
         let mut rng = Rng::new(3);
         let narrow = Quality { delay: 50, jitter: 0, bytes_per_ms: 100, queues: true, ..Quality::LAN };
         let mut net = Network::new(2, narrow);
-        let arrivals: Vec<_> = (0..10).map(|_| net.send(0, 0, 1, 1000, &mut rng)[0].unwrap()).collect();
+        let mut send = |net: &mut Network| net.send_in_order(0, 0, 1, 1000, 0, &mut rng);
+        let arrivals: Vec<_> = (0..10).map(|_| send(&mut net)).collect();
         assert_eq!(arrivals, (1..=10).map(|n| 10_000 * n + 50).collect::<Vec<_>>());
+        net.reconnect(0, 1);
+        assert_eq!(send(&mut net), 10_050);
     }
 
     #[test]
-    fn cuts_are_one_way_and_add_up() {
-        let mut rng = Rng::new(3);
+    fn link_cut_twice_passes_after_two_mends_and_in_the_other_direction_always() {
         let mut net = Network::new(2, Quality::LAN);
         net.cut(0, 1);
         net.cut(0, 1);
         net.mend(0, 1);
-        assert_eq!(net.send(0, 0, 1, 1, &mut rng), [None, None]);
-        assert!(net.send(0, 1, 0, 1, &mut rng)[0].is_some());
+        assert!(!net.passes(0, 1) && net.passes(1, 0));
         net.mend(0, 1);
         assert!(net.passes(0, 1));
     }

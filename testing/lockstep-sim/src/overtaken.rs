@@ -67,9 +67,4 @@ impl Views {
         !self.list(fragment)
             || self.since(fragment).any(|(_, members, same)| *same || !members.contains(&fragment.source))
     }
-
-    /// Whether it may fail: besides, a leader may know no more than that there was one at all.
-    pub(crate) fn may_have_ended(&self, fragment: Fragment) -> bool {
-        !self.list(fragment) || self.since(fragment).next().is_some()
-    }
 }

@@ -8,9 +8,9 @@ use crate::rng::Rng;
 use lockstep_core::Micros;
 
 /// One second of simulated time.
-pub const SECOND: Micros = 1_000_000;
+pub(crate) const SECOND: Micros = 1_000_000;
 /// One millisecond.
-pub const MS: Micros = 1_000;
+pub(crate) const MS: Micros = 1_000;
 
 /// Faults and deliberate operations under load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,88 +125,73 @@ impl World {
 
 /// How long a disk takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DiskSpeed {
+pub(crate) struct DiskSpeed {
     /// The least time of an fsync, µs.
-    pub sync: Micros,
+    pub(crate) sync: Micros,
     /// Up to this much more, µs.
-    pub jitter: Micros,
+    pub(crate) jitter: Micros,
 }
 
 /// The world of one seed.
 #[derive(Clone, Debug)]
-pub struct Profile {
+pub(crate) struct Profile {
     /// How many voters the operator wants at first: 1 to 5.
-    pub voters: usize,
+    pub(crate) voters: usize,
     /// How many learners beside them.
-    pub learners: usize,
+    pub(crate) learners: usize,
     /// Simulated time, µs.
-    pub length: Micros,
+    pub(crate) length: Micros,
     /// How long faults go on until the next time all must heal, least and most, µs.
-    pub chaos: (Micros, Micros),
+    pub(crate) chaos: (Micros, Micros),
     /// Mean time between two faults, µs; never more than 10 s.
-    pub fault_every: Micros,
+    pub(crate) fault_every: Micros,
     /// The weight of each of [`FAULTS`].
-    pub weights: [u32; FAULTS.len()],
+    pub(crate) weights: [u32; FAULTS.len()],
     /// Interval of heartbeats, µs.
-    pub heartbeat: Micros,
+    pub(crate) heartbeat: Micros,
     /// Silence after which an election begins, µs.
-    pub election_timeout: Micros,
+    pub(crate) election_timeout: Micros,
     /// Bytes of a log segment.
-    pub segment_bytes: u64,
+    pub(crate) segment_bytes: u64,
     /// Bytes of entries in one append message.
-    pub max_append_bytes: usize,
+    pub(crate) max_append_bytes: usize,
     /// Bytes of entries on their way to one peer.
-    pub max_inflight_bytes: usize,
+    pub(crate) max_inflight_bytes: usize,
     /// Bytes of entries kept in memory.
-    pub cache_bytes: usize,
+    pub(crate) cache_bytes: usize,
     /// Links at their best.
-    pub quality: Quality,
+    pub(crate) quality: Quality,
     /// Those between zones, if they are others.
-    pub between_zones: Option<Quality>,
+    pub(crate) between_zones: Option<Quality>,
     /// Disks at their best.
-    pub disk: DiskSpeed,
+    pub(crate) disk: DiskSpeed,
     /// Atomic unit of a disk write, bytes.
-    pub sector_bytes: usize,
+    pub(crate) sector_bytes: usize,
     /// One start in this many fails on the way, and is tried again; 0: none.
-    pub start_fails: u64,
+    pub(crate) start_fails: u64,
     /// The longest delay before a process handles its inputs, µs; 0: each input is a round of its own.
-    pub batching: Micros,
+    pub(crate) batching: Micros,
     /// Mean time between two proposals of the whole cluster, µs; never more than 100 ms.
-    pub propose_every: Micros,
+    pub(crate) propose_every: Micros,
     /// One proposal in this many begins a burst.
-    pub burst_one_in: u64,
-    /// One proposal in this many is large.
-    pub large_one_in: u64,
+    pub(crate) burst_one_in: u64,
     /// Rows that clients write: few make conflicts.
-    pub rows: u64,
+    pub(crate) rows: u64,
     /// How many write-sets a server applies at a time.
-    pub appliers: usize,
+    pub(crate) appliers: usize,
     /// How long a server thinks before some of them are done, at most, µs.
-    pub apply: Micros,
-    /// Certification looks back over so many seqnos at most.
-    pub window: u64,
-    /// Mean time between two reads, µs.
-    pub read_every: Micros,
+    pub(crate) apply: Micros,
     /// A crashed process comes back after this, least and most, µs.
-    pub restart: (Micros, Micros),
+    pub(crate) restart: (Micros, Micros),
     /// Clocks of members run this much fast or slow at most, ppm.
-    pub drift: u64,
-    /// Whether logs are trimmed each time that all has healed: they stay short, and restarts are quick.
-    pub trims: bool,
+    pub(crate) drift: u64,
     /// Whether commit policies change all the time.
-    pub policies: bool,
-    /// One in how many messages is taken through the wire's codec.
-    pub codec_one_in: u64,
-}
-
-/// The zone of the member at a place.
-pub fn zone(slot: usize) -> u8 {
-    slot as u8 % 2
+    pub(crate) policies: bool,
 }
 
 impl Profile {
     /// The world that a seed draws.
-    pub fn draw(rng: &mut Rng, world: World) -> Profile {
+    pub(crate) fn draw(rng: &mut Rng, world: World) -> Profile {
         let any = Profile::any(rng);
         match world {
             World::Writers => Profile { propose_every: any.propose_every.min(45 * MS), ..any },
@@ -259,7 +244,7 @@ impl Profile {
     }
 
     /// Zones that are apart, for leaders that send one copy to each: chance of its own, so that the rest is as it was.
-    pub fn with_zones(self, rng: &mut Rng) -> Profile {
+    pub(crate) fn with_zones(self, rng: &mut Rng) -> Profile {
         let mut weights = self.weights;
         weights[Fault::CutInZone as usize] = *rng.pick(&[0, 2, 6]);
         let near = self.quality;
@@ -272,13 +257,8 @@ impl Profile {
         Profile { weights, between_zones: rng.one_in(2).then_some(far), ..self }
     }
 
-    /// The links between two places at their best.
-    pub fn quality_of(&self, from: usize, to: usize) -> Quality {
-        self.between(zone(from), zone(to))
-    }
-
     /// The links between members of these zones at their best.
-    pub fn between(&self, from: u8, to: u8) -> Quality {
+    pub(crate) fn between(&self, from: u8, to: u8) -> Quality {
         self.between_zones.filter(|_| from != to).unwrap_or(self.quality)
     }
 
@@ -341,17 +321,22 @@ impl Profile {
             batching: *rng.pick(&[0, 0, 50, 500]),
             propose_every: rng.between(25, 85) * MS,
             burst_one_in: *rng.pick(&[50, 200, 1000]),
-            large_one_in: *rng.pick(&[500, 2000, 100_000]),
-            rows: *rng.pick(&[3, 30, 300, 300]),
+            rows: {
+                rng.below(3);
+                *rng.pick(&[3, 30, 300, 300])
+            },
             appliers: *rng.pick(&[1, 4, 16]),
             apply: *rng.pick(&[100, 2 * MS, 2 * MS, 50 * MS]),
-            window: *rng.pick(&[40, 1000, 16384]),
-            read_every: rng.between(100, 1000) * MS,
-            restart: (rng.between(1, 50) * MS, rng.between(100, 8_000) * MS),
+            restart: {
+                rng.below(3);
+                rng.between(100, 1000);
+                (rng.between(1, 50) * MS, rng.between(100, 8_000) * MS)
+            },
             drift: *rng.pick(&[0, 100, 5_000]),
-            trims: !rng.one_in(4),
-            policies: false,
-            codec_one_in: 64,
+            policies: {
+                rng.below(4);
+                false
+            },
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 /// Events in the order of their times; those of one time in the order in which they were put in.
 #[derive(Debug)]
-pub struct Queue<E> {
+pub(crate) struct Queue<E> {
     heap: BinaryHeap<Reverse<(Micros, u64, u32)>>,
     /// The events themselves, so that the heap moves only small keys.
     slots: Vec<Option<E>>,
@@ -22,7 +22,7 @@ impl<E> Default for Queue<E> {
 
 impl<E> Queue<E> {
     /// Puts an event in.
-    pub fn push(&mut self, at: Micros, event: E) {
+    pub(crate) fn push(&mut self, at: Micros, event: E) {
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = Some(event);
@@ -38,22 +38,12 @@ impl<E> Queue<E> {
     }
 
     /// The next event and its time.
-    pub fn pop(&mut self) -> Option<(Micros, E)> {
+    pub(crate) fn pop(&mut self) -> Option<(Micros, E)> {
         let Reverse((at, _, slot)) = self.heap.pop()?;
         self.free.push(slot);
         let event = self.slots[slot as usize].take();
         debug_assert!(event.is_some(), "each key has its event");
         Some((at, event?))
-    }
-
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Whether none waits.
-    pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
     }
 }
 
@@ -62,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_time_then_first_in_first_out() {
+    fn events_come_by_time_and_those_of_one_time_in_order() {
         let mut queue = Queue::default();
         for (at, name) in [(5, "c"), (1, "a"), (5, "d"), (2, "b")] {
             queue.push(at, name);
@@ -71,6 +61,6 @@ mod tests {
         queue.push(5, "e");
         let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|(_, e)| e).collect();
         assert_eq!(rest, ["b", "c", "d", "e"]);
-        assert!(queue.is_empty());
+        assert_eq!(queue.pop(), None);
     }
 }

@@ -2,10 +2,10 @@
 
 /// A seeded stream of numbers.
 #[derive(Clone, Debug)]
-pub struct Rng([u64; 4]);
+pub(crate) struct Rng([u64; 4]);
 
 /// One step of splitmix64: also a good way to mix a number.
-pub fn splitmix(state: &mut u64) -> u64 {
+pub(crate) fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -15,13 +15,13 @@ pub fn splitmix(state: &mut u64) -> u64 {
 
 impl Rng {
     /// The stream of this seed.
-    pub fn new(seed: u64) -> Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
         let mut state = seed;
         Rng(std::array::from_fn(|_| splitmix(&mut state)))
     }
 
     /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         let s = &mut self.0;
         let out = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
         let t = s[1] << 17;
@@ -35,23 +35,23 @@ impl Rng {
     }
 
     /// A number below `n`; 0 where `n` is 0.
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
     /// A number from `low` to `high`, both included.
-    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low <= high);
         low + self.below(high - low + 1)
     }
 
     /// True with a chance of `ppm` in a million.
-    pub fn chance(&mut self, ppm: u32) -> bool {
+    pub(crate) fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
     /// True once in `n` times.
-    pub fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
@@ -59,12 +59,12 @@ impl Rng {
     ///
     /// # Panics
     /// Where there are none.
-    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }
 
     /// The place of one of these weights, in proportion to it; `None` where all are 0.
-    pub fn weighted(&mut self, weights: &[u32]) -> Option<usize> {
+    pub(crate) fn weighted(&mut self, weights: &[u32]) -> Option<usize> {
         let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
         if total == 0 {
             return None;

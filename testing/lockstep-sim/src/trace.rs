@@ -6,7 +6,7 @@ use std::fmt;
 
 /// The story of one simulation.
 #[derive(Debug)]
-pub struct Trace {
+pub(crate) struct Trace {
     hash: u64,
     print: bool,
     /// From this time on.
@@ -15,35 +15,35 @@ pub struct Trace {
 
 impl Trace {
     /// `print`: lines go to standard output, those from time `from` on.
-    pub fn new(print: bool, from: Micros) -> Trace {
+    pub(crate) fn new(print: bool, from: Micros) -> Trace {
         Trace { hash: 0x6c6f_636b_7374_6570, print, from }
     }
 
     /// Adds a number to the hash.
-    pub fn mix(&mut self, value: u64) {
+    pub(crate) fn mix(&mut self, value: u64) {
         self.hash = (self.hash ^ value).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(29);
     }
 
     /// Whether lines are wanted at this time: spares the work of making them.
-    pub fn wanted(&self, now: Micros) -> bool {
+    pub(crate) fn wanted(&self, now: Micros) -> bool {
         self.print && now >= self.from
     }
 
     /// One line: time in seconds, whose, what.
-    pub fn line(&self, now: Micros, who: &dyn fmt::Display, what: fmt::Arguments<'_>) {
+    pub(crate) fn line(&self, now: Micros, who: &dyn fmt::Display, what: fmt::Arguments<'_>) {
         if self.wanted(now) {
             println!("{:>5}.{:06} {who:<4} {what}", now / 1_000_000, now % 1_000_000);
         }
     }
 
     /// All that was mixed in so far, as one number.
-    pub fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 }
 
 /// A 64-bit hash of bytes: quick, not for adversaries. Four lanes, so that the multiplications overlap.
-pub fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
+pub(crate) fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);

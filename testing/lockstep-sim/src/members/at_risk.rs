@@ -1,8 +1,8 @@
 //! Entries that a leader acknowledged under a weak policy before they were committed: what a new leader owes to them.
 
 use super::World;
+use crate::clock::Name;
 use crate::history::{Check, hold};
-use crate::machine::Name;
 use crate::mirror::{Mark, Mirror};
 use crate::network::Quality;
 use lockstep_core::{Index, MemberId, Term};

@@ -19,14 +19,15 @@ mod round;
 mod server;
 mod streams;
 
-use crate::cluster::{Counters, Settings};
+use crate::clock::{Clock, Name};
+use crate::counters::Counters;
 use crate::history::{Check, History, Violation};
-use crate::machine::{Clock, Name};
 use crate::mutate::Planted;
 use crate::network::{Network, Quality};
 use crate::profile::{MS, Profile, SECOND, World as WorldKind};
 use crate::queue::Queue;
 use crate::rng::Rng;
+use crate::settings::Settings;
 use crate::trace::Trace;
 use crate::writers::Writers;
 use bytes::Bytes;
@@ -205,7 +206,7 @@ impl World {
             })
             .collect();
         let mut net = Network::new(nodes.len(), profile.quality);
-        net.reset(|from, to| profile.between(zone_of(from, zones), zone_of(to, zones)));
+        net.mend_all(|from, to| profile.between(zone_of(from, zones), zone_of(to, zones)));
         let writers = (settings.world == WorldKind::Writers).then(|| Writers::new(settings.seed));
         World {
             now: 0,

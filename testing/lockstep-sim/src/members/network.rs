@@ -2,7 +2,7 @@
 //! connection, which each side notices for itself.
 
 use super::{Event, World, zone_of};
-use crate::machine::Name;
+use crate::clock::Name;
 use crate::profile::{MS, SECOND};
 use crate::trace::brief;
 use bytes::Bytes;
@@ -15,6 +15,10 @@ use std::collections::BTreeMap;
 const REPEATED: u64 = 64;
 /// The last version without relays.
 const WITHOUT_RELAYS: u16 = 3;
+
+/// The tags of `Relay` and `Relayed`.
+const RELAY: u8 = 19;
+const RELAYED: u8 = 20;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
@@ -79,6 +83,10 @@ impl World {
             return;
         }
         self.counters.messages += 1;
+        if is_raft(kind) {
+            self.counters.relays += u64::from(payload.first() == Some(&RELAY));
+            self.counters.relayed += u64::from(payload.first() == Some(&RELAYED));
+        }
         let (bytes, later) = (40 + payload.len(), self.profile.heartbeat);
         let arrival = self.net.send_in_order(self.now, at, to, bytes, later, &mut self.rng);
         if self.trace.wanted(self.now) {

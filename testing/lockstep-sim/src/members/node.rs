@@ -3,7 +3,7 @@
 use super::log_copy::{LogBook, LogCopy};
 use super::office::Office;
 use super::server::Server;
-use crate::machine::Clock;
+use crate::clock::Clock;
 use crate::profile::DiskSpeed;
 use bytes::Bytes;
 use lockstep_core::{Index, MemberId, Micros, Term};

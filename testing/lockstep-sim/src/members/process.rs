@@ -3,8 +3,8 @@
 use super::node::{Fate, Input, Process};
 use super::office::Office;
 use super::{Event, HISTORY, World};
+use crate::clock::Name;
 use crate::history::{Check, Violation, hold};
-use crate::machine::Name;
 use crate::mirror::{Mark, Mirror};
 use crate::mutate::{NodeFault, Planted};
 use crate::profile::{MS, SECOND};

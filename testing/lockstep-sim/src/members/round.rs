@@ -3,8 +3,8 @@
 use super::node::{Input, Read};
 use super::server::Delivered;
 use super::{World, server};
+use crate::clock::Name;
 use crate::history::{Check, History, Violation, Witness, hold};
-use crate::machine::Name;
 use crate::mirror::Mark;
 use crate::profile::{MS, SECOND};
 use lockstep_core::codec::Reader;
@@ -225,8 +225,9 @@ impl World {
     /// Records a requested write with the checkers.
     fn write_begins(&mut self, at: usize, op: &WriteOp, memberships: &mut Vec<Arc<Membership>>) -> Check {
         if let Some(genesis) = op.reset.as_ref().filter(|_| self.history.is_none()) {
-            self.history = Some(History::of_members((**genesis).clone(), self.settings.promises));
+            self.history = Some(History::new((**genesis).clone(), self.settings.promises));
         }
+        self.counters.snapshots += u64::from(op.reset.as_ref().is_some_and(|state| state.index > 0));
         let node = &mut self.nodes[at];
         let (id, commit) = (node.id, node.process.as_ref().map_or(0, |process| process.commit));
         let mut prev_term = match (&op.reset, op.truncate_from) {
@@ -281,6 +282,7 @@ impl World {
         let Some(process) = &node.process else { return Ok(()) };
         if leads && (!process.leads || process.term != terms.1) {
             self.say(at, format_args!("leads term {}", terms.1));
+            self.counters.arbitrators_led += u64::from(node.hello.arbitrator);
             history.leads(id, life, terms.1, &node.book.memory.mirror)?;
             self.new_leader(at, terms.1)?;
             self.elected(at);
