@@ -6,9 +6,9 @@
 //! is on the disks of a majority): they are broken earlier and oftener, so a fault is found sooner by them. They can
 //! be switched off, to show that the histories are hard enough for the outcomes alone to tell.
 
-use crate::judge::Judge;
 use crate::mirror::{Mark, Mirror};
 use crate::overtaken::{Fragment, Views, is_marked};
+use crate::reference::Reference;
 use crate::trace::hash_bytes;
 use lockstep_core::members::Membership;
 use lockstep_core::snapshot::StateSnapshot;
@@ -96,7 +96,7 @@ pub(crate) struct History {
     fixed: Vec<Fixed>,
     /// The fold of `fixed`.
     state: StateSnapshot,
-    judge: Judge,
+    reference: Reference,
     views: Views,
 }
 
@@ -166,7 +166,7 @@ impl History {
             placed: FxHashMap::default(),
             fixed: Vec::new(),
             state: genesis,
-            judge: Judge::default(),
+            reference: Reference::default(),
             views: Views::default(),
         }
     }
@@ -367,7 +367,7 @@ impl History {
         })?;
         self.views.follow(&entry);
         let state_hash = state_hash(&self.state);
-        let pass = self.judge.take(&entry);
+        let pass = self.reference.take(&entry);
         self.fixed.push(Fixed { mark, seen_in, seqno: self.state.seqno, state_hash, pass });
         Ok(())
     }
@@ -386,8 +386,8 @@ impl History {
     }
 
     /// The checkers' own certification and database.
-    pub(crate) fn judge(&self) -> &Judge {
-        &self.judge
+    pub(crate) fn reference(&self) -> &Reference {
+        &self.reference
     }
 
     /// A whole log holds what was committed.

@@ -8,24 +8,33 @@
 //! seed. Two runs of one seed have the same trace.
 #![forbid(unsafe_code)]
 
+mod apply_order;
+mod client_checks;
 mod clock;
 mod counters;
 mod fallback;
 mod history;
-mod judge;
-mod members;
+mod hunt;
+mod leadership_checks;
+mod log_copy;
 mod mirror;
 pub mod mutate;
 mod network;
+mod node;
 mod overtaken;
 mod profile;
 mod queue;
+mod reference;
 mod rng;
+mod server;
 mod settings;
+mod streams;
 mod trace;
+mod world;
 mod writers;
 
 pub use counters::Counters;
+pub use hunt::hunt;
 use lockstep_core::Micros;
 pub use lockstep_core::raft::Failpoint;
 pub use mutate::{PLANTS, Plant, Planted};
@@ -117,7 +126,7 @@ fn timed(now: Micros, text: String) -> String {
 
 /// Runs one seed to its end, or to the first broken rule.
 pub fn simulate(settings: Settings) -> RunReport {
-    let mut world = members::World::new(settings);
+    let mut world = world::World::new(settings);
     let violation = catch(|| world.run()).map(|text| timed(world.now, text));
     if let Some(text) = &violation {
         world.tell(format_args!("VIOLATION {text}"));
@@ -129,7 +138,7 @@ pub fn simulate(settings: Settings) -> RunReport {
         simulated: world.now,
         entries: history.map_or(0, |history| history.committed()),
         acknowledged: world.answers(),
-        certified: history.map_or((0, 0), |history| history.judge().counts()),
+        certified: history.map_or((0, 0), |history| history.reference().counts()),
         elections: history.map_or(0, |history| history.elections() as u64),
         counters: world.counters,
         violation,

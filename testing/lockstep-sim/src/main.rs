@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use lockstep_sim::{Counters, FAULTS, PLANTS, RunReport, Settings, World, mutate, simulate};
+use lockstep_sim::{Counters, FAULTS, PLANTS, RunReport, Settings, World, hunt, mutate, simulate};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -165,7 +165,7 @@ fn hunt_all(args: &Args) -> ExitCode {
         for _ in 0..args.threads.max(1) {
             scope.spawn(|| {
                 while let Some(plant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    match mutate::hunt(plant, !args.outcomes_only) {
+                    match hunt(plant, !args.outcomes_only) {
                         Ok((seed, text)) => println!("{:<24} seed {seed:<4} {text}", plant.name),
                         Err(seeds) => {
                             missed.fetch_add(1, Ordering::Relaxed);

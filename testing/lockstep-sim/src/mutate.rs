@@ -3,7 +3,6 @@
 //! They show which errors the simulator would find.
 
 use crate::profile::World;
-use crate::{Settings, simulate};
 use lockstep_core::raft::Failpoint;
 
 /// Where a planted fault sits.
@@ -118,17 +117,4 @@ pub const PLANTS: &[Plant] = &[
 /// The plant of this name.
 pub fn by_name(name: &str) -> Option<&'static Plant> {
     PLANTS.iter().find(|plant| plant.name == name)
-}
-
-/// Looks for an injected fault: the first seed that finds it, with its violation; `Err`: how many seeds did not.
-pub fn hunt(plant: &Plant, promises: bool) -> Result<(u64, String), u64> {
-    let seeds = if promises { plant.seeds } else { plant.by_outcomes };
-    let world = plant.world(promises);
-    for seed in 1..=seeds {
-        let settings = Settings { mutation: Some(plant.fault), world, promises, ..Settings::seed(seed) };
-        if let Some(violation) = simulate(settings).violation {
-            return Ok((seed, violation));
-        }
-    }
-    Err(seeds)
 }

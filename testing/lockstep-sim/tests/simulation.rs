@@ -1,7 +1,7 @@
 //! The simulator itself: it repeats itself exactly, finds planted faults, and finds none where there is none.
 
 use lockstep_sim::{
-    Counters, FAULTS, PLANTS, RunReport, Settings, World, mutate, regression_seeds, simulate,
+    Counters, FAULTS, PLANTS, RunReport, Settings, World, hunt, mutate, regression_seeds, simulate,
 };
 use std::process::Command;
 
@@ -77,7 +77,7 @@ fn every_planted_fault_is_found() {
     let (mut missed, mut tried) = (Vec::new(), 0);
     for plant in PLANTS.iter().filter(|plant| plant.seeds <= 25) {
         tried += 1;
-        match mutate::hunt(plant, true) {
+        match hunt(plant, true) {
             Ok((seed, violation)) => println!("{}: seed {seed}: {violation}", plant.name),
             Err(seeds) => missed.push((plant.name, seeds)),
         }
@@ -90,7 +90,7 @@ fn every_planted_fault_is_found() {
 fn outcome_checks_alone_find_faults() {
     for name in ["ack-before-fsync", "vote-for-any-log", "two-votes", "duplicate-proposals", "no-parents"] {
         let plant = mutate::by_name(name).expect("is in the list");
-        assert!(mutate::hunt(plant, false).is_ok(), "{name}");
+        assert!(hunt(plant, false).is_ok(), "{name}");
     }
 }
 

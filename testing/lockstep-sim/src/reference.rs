@@ -1,7 +1,7 @@
 //! The checkers' own certification, schedule and database: a direct implementation of the rules.
 //!
 //! The shipping certifier keeps an index that forgets, begins in the middle of a log, and learns verdicts from trim
-//! marks. The judge has seen the log from its first entry and looks at every use of every key.
+//! marks. The reference has seen the log from its first entry and looks at every use of every key.
 
 use lockstep_core::certify::{Meeting, meeting};
 use lockstep_core::codec::Reader;
@@ -29,7 +29,7 @@ pub(crate) fn is_alone(kind: EntryKind, set: &WriteSet) -> bool {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Judge {
+pub(crate) struct Reference {
     trim: Seqno,
     /// The seqno of the last entry.
     last: Seqno,
@@ -44,7 +44,7 @@ pub(crate) struct Judge {
     failed: u64,
 }
 
-impl Judge {
+impl Reference {
     /// How many passed, and how many failed.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.passed, self.failed)

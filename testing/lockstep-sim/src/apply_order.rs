@@ -2,7 +2,7 @@
 //! been given.
 
 use crate::history::{Check, hold};
-use crate::judge::is_alone;
+use crate::reference::is_alone;
 use lockstep_core::certify::{Meeting, meeting};
 use lockstep_core::writeset::KeyType;
 use lockstep_core::{Seqno, ViewUuid};
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct ApplyOrder {
+pub(crate) struct ApplyOrder {
     /// The last use of each key, by kind.
     keys: FxHashMap<u64, [Seqno; KeyType::ALL.len()]>,
     /// The last fragment of each streaming transaction.
@@ -23,12 +23,12 @@ pub(super) struct ApplyOrder {
 }
 
 impl ApplyOrder {
-    pub(super) fn view(&mut self, seqno: Seqno) {
+    pub(crate) fn view(&mut self, seqno: Seqno) {
         (self.alone, self.last) = (seqno, seqno);
     }
 
     /// A write-set is delivered.
-    pub(super) fn check(&mut self, name: &dyn std::fmt::Display, ordered: &Ordered) -> Check {
+    pub(crate) fn check(&mut self, name: &dyn std::fmt::Display, ordered: &Ordered) -> Check {
         let Ordered { seqno, depends_on, pass, kind, ref writeset, .. } = *ordered;
         hold!(
             depends_on < seqno,

@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 
 /// The policy, the view and the membership after an entry.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
-    pub(super) after: Index,
-    pub(super) policy: Policy,
-    pub(super) view: Vec<MemberId>,
-    pub(super) membership: Membership,
+pub(crate) struct Rules {
+    pub(crate) after: Index,
+    pub(crate) policy: Policy,
+    pub(crate) view: Vec<MemberId>,
+    pub(crate) membership: Membership,
 }
 
 impl Rules {
@@ -43,8 +43,8 @@ impl Rules {
 
 /// One copy.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LogCopy {
-    pub(super) mirror: Mirror,
+pub(crate) struct LogCopy {
+    pub(crate) mirror: Mirror,
     /// Of each entry: its seqno, and whether it is a client's.
     seqnos: VecDeque<(Seqno, bool)>,
     rules: Vec<Rules>,
@@ -84,7 +84,7 @@ impl LogCopy {
     }
 
     /// The place of a client's entry.
-    pub(super) fn place_of(&self, seqno: Seqno) -> Option<(Index, Mark)> {
+    pub(crate) fn place_of(&self, seqno: Seqno) -> Option<(Index, Mark)> {
         let mut at = self.seqnos.partition_point(|(other, _)| *other < seqno);
         while self.seqnos.get(at).is_some_and(|(other, writes)| *other == seqno && !writes) {
             at += 1;
@@ -95,12 +95,12 @@ impl LogCopy {
     }
 
     /// Whether this member votes, by the end of the log.
-    pub(super) fn is_voter(&self, id: &MemberId) -> bool {
+    pub(crate) fn is_voter(&self, id: &MemberId) -> bool {
         self.rules.last().is_some_and(|rules| rules.membership.is_voter(id))
     }
 
     /// The rules in force for an entry, and those that came later.
-    pub(super) fn rules(&self, index: Index) -> (Option<&Rules>, impl Iterator<Item = &Rules>) {
+    pub(crate) fn rules(&self, index: Index) -> (Option<&Rules>, impl Iterator<Item = &Rules>) {
         let before = self.rules.iter().rfind(|rules| rules.after < index);
         (before, self.rules.iter().filter(move |rules| rules.after >= index))
     }
@@ -116,16 +116,16 @@ struct InFlight {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct LogBook {
-    pub(super) memory: LogCopy,
-    pub(super) durable: LogCopy,
-    pub(super) durable_vote: (Term, Option<MemberId>),
+pub(crate) struct LogBook {
+    pub(crate) memory: LogCopy,
+    pub(crate) durable: LogCopy,
+    pub(crate) durable_vote: (Term, Option<MemberId>),
     in_flight: VecDeque<InFlight>,
 }
 
 impl LogBook {
     /// The process requests a write of entries with these marks. It must not cut what it knows to be committed.
-    pub(super) fn write(&mut self, op: &WriteOp, marks: Vec<Mark>, commit: Index) -> Check {
+    pub(crate) fn write(&mut self, op: &WriteOp, marks: Vec<Mark>, commit: Index) -> Check {
         let from = op.truncate_from.or(op.reset.as_ref().map(|state| state.index + 1));
         hold!(
             from.is_none_or(|from| from > commit),
@@ -154,13 +154,13 @@ impl LogBook {
     }
 
     /// The log has removed what comes before this index.
-    pub(super) fn trimmed(&mut self, first: Index) {
+    pub(crate) fn trimmed(&mut self, first: Index) {
         self.memory.trim_to(first);
         self.durable.trim_to(first);
     }
 
     /// All writes up to this ticket are on disk. `persisted` learns each of their entries.
-    pub(super) fn synced(&mut self, ticket: u64, mut persisted: impl FnMut(Index, Mark)) {
+    pub(crate) fn synced(&mut self, ticket: u64, mut persisted: impl FnMut(Index, Mark)) {
         let done = self.in_flight.partition_point(|flight| flight.op.ticket <= ticket);
         for InFlight { op, marks } in self.in_flight.drain(..done) {
             self.durable.apply(&op, &marks);
@@ -172,7 +172,7 @@ impl LogBook {
     }
 
     /// The log is opened with this content: it must be everything durable, and a prefix of the writes in flight.
-    pub(super) fn opened(
+    pub(crate) fn opened(
         &mut self,
         found: &Mirror,
         vote: (Term, Option<MemberId>),

@@ -1,10 +1,10 @@
 //! The promises to clients, checked whenever an entry is delivered or a write is answered: a seqno has one meaning, a
 //! write has one seqno, and an acknowledged write is where its policy asks for it.
 
-use super::log_copy::{LogCopy, Rules};
-use super::node::{Fate, Node};
-use super::server::{Mark, Meaning};
 use crate::history::{Check, History, Violation, hold};
+use crate::log_copy::{LogCopy, Rules};
+use crate::node::{Fate, Node};
+use crate::server::{Mark, Meaning};
 use lockstep_core::members::Membership;
 use lockstep_core::policy::PolicyKind;
 use lockstep_core::{Index, MemberId, Seqno};
@@ -21,7 +21,7 @@ struct Had {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Judge {
+pub(crate) struct ClientChecks {
     had: FxHashMap<(Index, u64), Had>,
     /// Members that were ever in a committed membership. Acks of others do not count under `semisync`: the next leader may
     /// not know them.
@@ -37,49 +37,49 @@ pub(super) struct Judge {
     /// Verdicts on entries that are not known to be committed.
     open: BTreeMap<Seqno, bool>,
     /// Acknowledged writes: their seqnos, and whether they may be lost with the member that acknowledged them.
-    pub(super) answered: BTreeMap<Mark, (Seqno, bool)>,
+    pub(crate) answered: BTreeMap<Mark, (Seqno, bool)>,
     /// Writes reported as never to be ordered.
-    pub(super) never: BTreeSet<Mark>,
+    pub(crate) never: BTreeSet<Mark>,
     /// Causal reads must see everything up to this seqno.
-    pub(super) durable: Seqno,
+    pub(crate) durable: Seqno,
     /// By members that have fallen back: the index up to which entries need no acks.
     fallen_back: BTreeMap<usize, Index>,
     /// Acknowledged writes that a weak policy has lost.
-    pub(super) lost: u64,
+    pub(crate) lost: u64,
 }
 
-impl Judge {
+impl ClientChecks {
     /// A membership is committed.
-    pub(super) fn joins(&mut self, membership: &Membership) {
+    pub(crate) fn joins(&mut self, membership: &Membership) {
         self.joined.extend(membership.members.iter().map(|member| member.id));
     }
 
     /// A member with this log is the first to count entries up to this index as committed, while these memberships are in
     /// force for it.
-    pub(super) fn counts(&mut self, to: Index, log: &LogCopy, memberships: &[Arc<Membership>]) {
+    pub(crate) fn counts(&mut self, to: Index, log: &LogCopy, memberships: &[Arc<Membership>]) {
         let before = self.counted.last_key_value().map_or(0, |(index, _)| *index);
         self.rules.extend(log.rules(before + 1).1.filter(|rules| rules.after <= to).cloned());
         self.counted.insert(to, memberships.to_vec());
     }
 
     /// A member has an entry on its disk now.
-    pub(super) fn persisted(&mut self, at: usize, index: Index, hash: u64) {
+    pub(crate) fn persisted(&mut self, at: usize, index: Index, hash: u64) {
         self.had.entry((index, hash)).or_default().disk |= 1 << at;
     }
 
     /// A member has an entry in memory now.
-    pub(super) fn received(&mut self, at: usize, index: Index, hash: u64) {
+    pub(crate) fn received(&mut self, at: usize, index: Index, hash: u64) {
         self.had.entry((index, hash)).or_default().memory |= 1 << at;
     }
 
     /// A member's semisync has fallen back, with its disk up to here.
-    pub(super) fn fell_back(&mut self, at: usize, persisted: Index) {
+    pub(crate) fn fell_back(&mut self, at: usize, persisted: Index) {
         let upto = self.fallen_back.entry(at).or_default();
         *upto = (*upto).max(persisted);
     }
 
     /// A member has received an entry.
-    pub(super) fn meaning(&mut self, at: usize, seqno: Seqno, meaning: Meaning) -> Check {
+    pub(crate) fn meaning(&mut self, at: usize, seqno: Seqno, meaning: Meaning) -> Check {
         let name = at + 1;
         if let Meaning::Write(mark, pass) = meaning {
             hold!(
@@ -113,7 +113,7 @@ impl Judge {
     }
 
     /// Compares the verdicts on entries that are committed now with those of the reference implementation.
-    pub(super) fn verdicts(&mut self, history: &History) -> Check {
+    pub(crate) fn verdicts(&mut self, history: &History) -> Check {
         while let Some((seqno, pass)) = self.open.first_key_value().map(|(s, p)| (*s, *p)) {
             if seqno > history.seqno() {
                 break;
@@ -131,12 +131,12 @@ impl Judge {
     }
 
     /// The machines that ever had this entry on disk, a bit for each.
-    pub(super) fn disks_of(&self, index: Index, hash: u64) -> u32 {
+    pub(crate) fn disks_of(&self, index: Index, hash: u64) -> u32 {
         self.had.get(&(index, hash)).map_or(0, |had| had.disk)
     }
 
     /// A member acknowledges a write to its server's thread.
-    pub(super) fn answered(
+    pub(crate) fn answered(
         &mut self,
         nodes: &[Node],
         history: Option<&History>,
@@ -201,7 +201,7 @@ impl Judge {
     }
 
     /// At the end all databases are equal, and hold every acknowledged write that is not in a rescue file.
-    pub(super) fn compare(&mut self, nodes: &[Node], rescued: &BTreeSet<Seqno>) -> Check {
+    pub(crate) fn compare(&mut self, nodes: &[Node], rescued: &BTreeSet<Seqno>) -> Check {
         let with_data: Vec<&Node> =
             nodes.iter().filter(|node| node.fate == Fate::In && !node.hello.arbitrator).collect();
         let Some(first) = with_data.first().map(|node| &node.server.database) else { return Ok(()) };

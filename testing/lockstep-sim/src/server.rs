@@ -1,7 +1,7 @@
 //! A database and the threads of its server: delivered entries are finished in seqno order, some time later.
 
-use super::apply_order::ApplyOrder;
-use super::streams::{StreamEffect, Streams};
+use crate::apply_order::ApplyOrder;
+use crate::streams::{StreamEffect, Streams};
 use bytes::Bytes;
 use lockstep_core::{EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, ViewUuid};
 use lockstep_log::MemDisk;
@@ -10,20 +10,20 @@ use lockstep_node::{Delivery, Ordered, ViewStatus};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The number of a write, contained in its write-set.
-pub(super) type Mark = u64;
+pub(crate) type Mark = u64;
 
 /// How long finished entries may be lost in a crash: InnoDB flushes once a second.
 const FLUSH_INTERVAL: Micros = 1_000_000;
 
 /// The write to which these data belong.
-pub(super) fn mark_of(ordered: &Ordered) -> Mark {
+pub(crate) fn mark_of(ordered: &Ordered) -> Mark {
     let data = ordered.writeset.data.first_chunk::<8>();
     data.map_or(0, |bytes| Mark::from_le_bytes(*bytes))
 }
 
 /// An entry as delivered to a member's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     View,
     /// Whether it passes certification.
     Write(Mark, bool),
@@ -31,57 +31,57 @@ pub(super) enum Meaning {
 
 /// An entry that was delivered, or given to the thread that waited for it.
 #[derive(Debug)]
-pub(super) struct Delivered {
-    pub(super) seqno: Seqno,
-    pub(super) meaning: Meaning,
+pub(crate) struct Delivered {
+    pub(crate) seqno: Seqno,
+    pub(crate) meaning: Meaning,
     /// `None`: a view.
-    pub(super) ordered: Option<Ordered>,
+    pub(crate) ordered: Option<Ordered>,
 }
 
 /// A state transfer that this member's server has to send.
 #[derive(Debug)]
-pub(super) struct Donation {
-    pub(super) id: u64,
-    pub(super) joiner: String,
+pub(crate) struct Donation {
+    pub(crate) id: u64,
+    pub(crate) joiner: String,
     /// It begins when this seqno has finished.
-    pub(super) after: Seqno,
+    pub(crate) after: Seqno,
     /// When it was first tried.
-    pub(super) since: Option<Micros>,
+    pub(crate) since: Option<Micros>,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     /// The committed writes.
-    pub(super) database: BTreeMap<Seqno, Mark>,
+    pub(crate) database: BTreeMap<Seqno, Mark>,
     /// Delivered and not finished.
-    pub(super) pending: BTreeMap<Seqno, (Meaning, StreamEffect)>,
+    pub(crate) pending: BTreeMap<Seqno, (Meaning, StreamEffect)>,
     /// Primary views that are not in the log, applied once this seqno has finished.
     views: VecDeque<(Seqno, StreamEffect)>,
-    pub(super) streams: Streams,
+    pub(crate) streams: Streams,
     /// This member's view UUID.
-    pub(super) own: ViewUuid,
+    pub(crate) own: ViewUuid,
     /// The highest seqno delivered.
-    pub(super) delivered: Seqno,
-    pub(super) finished: Seqno,
+    pub(crate) delivered: Seqno,
+    pub(crate) finished: Seqno,
     /// Finished entries that may not be on disk, and when they finished.
     unflushed: VecDeque<(Micros, Seqno, Streams)>,
-    pub(super) donations: Vec<Donation>,
+    pub(crate) donations: Vec<Donation>,
     /// The server waits for a state transfer.
-    pub(super) wants_state: bool,
+    pub(crate) wants_state: bool,
     /// The data are to be given up.
-    pub(super) gives_up_data: bool,
+    pub(crate) gives_up_data: bool,
     /// The node cannot go on.
-    pub(super) failed: Option<String>,
+    pub(crate) failed: Option<String>,
     /// A violated invariant, which ends the test.
-    pub(super) violation: Option<String>,
+    pub(crate) violation: Option<String>,
     /// Entries delivered since the last check.
-    pub(super) unchecked: Vec<Delivered>,
-    pub(super) apply_order: ApplyOrder,
+    pub(crate) unchecked: Vec<Delivered>,
+    pub(crate) apply_order: ApplyOrder,
 }
 
 impl Server {
-    pub(super) fn new() -> Server {
+    pub(crate) fn new() -> Server {
         Server {
             database: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -102,7 +102,7 @@ impl Server {
     }
 
     /// Starts at this database position.
-    pub(super) fn begin(&mut self, position: Seqno) {
+    pub(crate) fn begin(&mut self, position: Seqno) {
         self.pending.clear();
         self.views.clear();
         self.unchecked.clear();
@@ -115,18 +115,18 @@ impl Server {
     }
 
     /// Whether there is nothing to do.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.views.is_empty() && self.donations.is_empty()
     }
 
     /// Takes over another member's data.
-    pub(super) fn copied(&mut self, database: BTreeMap<Seqno, Mark>, streams: Streams, position: Seqno) {
+    pub(crate) fn copied(&mut self, database: BTreeMap<Seqno, Mark>, streams: Streams, position: Seqno) {
         // The transferred state includes the last view.
         (self.database, self.streams) = (database, streams);
         self.begin(position);
     }
 
-    pub(super) fn take(&mut self, member: &mut SimulatedNode<MemDisk>, delivery: Delivery) {
+    pub(crate) fn take(&mut self, member: &mut SimulatedNode<MemDisk>, delivery: Delivery) {
         match delivery {
             Delivery::Ordered(ordered) => self.delivered_entry(ordered),
             Delivery::View { info, in_log: true } => {
@@ -151,7 +151,7 @@ impl Server {
     }
 
     /// An entry for the appliers, or for the thread that waits for it.
-    pub(super) fn delivered_entry(&mut self, ordered: Ordered) {
+    pub(crate) fn delivered_entry(&mut self, ordered: Ordered) {
         assert!(matches!(ordered.kind, EntryKind::WriteSet | EntryKind::TotalOrder));
         let (meaning, effect) = (Meaning::Write(mark_of(&ordered), ordered.pass), StreamEffect::of(&ordered));
         self.place(ordered.seqno, meaning, effect, Some(ordered));
@@ -166,7 +166,7 @@ impl Server {
     }
 
     /// Finishes up to `count` entries.
-    pub(super) fn finish(&mut self, count: usize, now: Micros) {
+    pub(crate) fn finish(&mut self, count: usize, now: Micros) {
         for _ in 0..count {
             self.apply_views(self.finished);
             let Some((seqno, (meaning, effect))) = self.pending.pop_first() else { break };
@@ -196,13 +196,13 @@ impl Server {
     }
 
     /// The possible database positions after a crash.
-    pub(super) fn possible_positions(&self) -> Vec<Seqno> {
+    pub(crate) fn possible_positions(&self) -> Vec<Seqno> {
         let before = self.unflushed.iter().map(|(_, seqno, _)| *seqno).filter(|seqno| *seqno >= 0);
         before.chain([self.finished]).collect()
     }
 
     /// The crash loses everything after this position.
-    pub(super) fn roll_back(&mut self, to: Seqno) {
+    pub(crate) fn roll_back(&mut self, to: Seqno) {
         self.database.split_off(&(to + 1));
         if let Some((.., streams)) = self.unflushed.iter().find(|(_, seqno, _)| *seqno == to) {
             self.streams = streams.clone();
@@ -212,7 +212,7 @@ impl Server {
     }
 
     /// The position at start; undefined if the data are to be given up.
-    pub(super) fn position(&self, history: lockstep_core::Uuid) -> Gtid {
+    pub(crate) fn position(&self, history: lockstep_core::Uuid) -> Gtid {
         match self.gives_up_data || self.finished < 0 {
             true => Gtid::UNDEFINED,
             false => Gtid { uuid: history, seqno: self.finished },

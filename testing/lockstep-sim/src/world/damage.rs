@@ -14,7 +14,7 @@ fn segment_name(number: u64) -> String {
 
 impl World {
     /// The power fails, and comes back to a medium that is not what it was.
-    pub(super) fn damage(&mut self) {
+    pub(crate) fn damage(&mut self) {
         let Some(at) = self.any_running() else { return };
         let safe = self.nodes[at].process.as_ref().and_then(|p| p.synced_to[0]);
         let Some((number, bytes)) = safe.filter(|_| self.bearable(at) && self.has_better(at)) else { return };

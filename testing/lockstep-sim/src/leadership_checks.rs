@@ -24,7 +24,7 @@ struct Campaign {
 }
 
 /// See the module's documentation.
-pub(super) struct Office {
+pub(crate) struct LeadershipChecks {
     id: MemberId,
     began: Micros,
     /// When, by its own clock, anything was last heard of each member.
@@ -45,9 +45,9 @@ pub(super) struct Office {
     fallback: Fallback,
 }
 
-impl Office {
-    pub(super) fn new(raft: &Raft, local: Micros) -> Office {
-        Office {
+impl LeadershipChecks {
+    pub(crate) fn new(raft: &Raft, local: Micros) -> LeadershipChecks {
+        LeadershipChecks {
             id: raft.id(),
             began: local,
             heard: BTreeMap::new(),
@@ -63,19 +63,19 @@ impl Office {
     }
 
     /// A frame of Raft has arrived.
-    pub(super) fn hears(&mut self, from: MemberId, local: Micros) {
+    pub(crate) fn hears(&mut self, from: MemberId, local: Micros) {
         self.heard.insert(from, local);
     }
 
     /// A pre-vote has arrived; the process is in this term before the round. A campaign may go on in this round before a
     /// newer term ends it.
-    pub(super) fn pre_vote(&mut self, from: MemberId, term: Term, before: Term) {
+    pub(crate) fn pre_vote(&mut self, from: MemberId, term: Term, before: Term) {
         self.pre_votes.entry(term).or_default().push(from);
         self.pre_votes.retain(|granted, _| *granted >= before);
     }
 
     /// A vote has arrived, or how a member's log ends. Later ones do not count.
-    pub(super) fn reaches(&mut self, raft: &Raft, from: MemberId, term: Term) {
+    pub(crate) fn reaches(&mut self, raft: &Raft, from: MemberId, term: Term) {
         if raft.role() == Role::Candidate && raft.term() == term {
             if self.reached.0 != term {
                 self.reached = (term, Vec::new());
@@ -85,29 +85,29 @@ impl Office {
     }
 
     /// A connection is lost.
-    pub(super) fn loses(&mut self, id: &MemberId) {
+    pub(crate) fn loses(&mut self, id: &MemberId) {
         self.reached.1.retain(|other| other != id);
     }
 
     /// The members that the candidate of this term has heard of.
-    pub(super) fn reached(&self, term: Term) -> &[MemberId] {
+    pub(crate) fn reached(&self, term: Term) -> &[MemberId] {
         if self.reached.0 == term { &self.reached.1 } else { &[] }
     }
 
     /// Others hear of a campaign.
-    pub(super) fn campaigns(&mut self, term: Term, weather: u64) {
+    pub(crate) fn campaigns(&mut self, term: Term, weather: u64) {
         if self.campaign.term < term {
             self.campaign = Campaign { term, weather, membership: self.membership.clone() };
         }
     }
 
     /// Whether nothing has happened since the campaign of this term began.
-    pub(super) fn is_undisturbed(&self, term: Term, weather: u64) -> bool {
+    pub(crate) fn is_undisturbed(&self, term: Term, weather: u64) -> bool {
         (self.campaign.term, self.campaign.weather) == (term, weather)
     }
 
     /// Nobody disturbs the others by an election that a majority would not support.
-    pub(super) fn may_campaign(&self, name: &dyn Display, term: Term) -> Check {
+    pub(crate) fn may_campaign(&self, name: &dyn Display, term: Term) -> Check {
         let granted =
             |id: &MemberId| *id == self.id || self.pre_votes.get(&term).is_some_and(|who| who.contains(id));
         let membership = &self.campaign.membership;
@@ -156,7 +156,7 @@ impl Office {
     }
 
     /// A leader that answers its own server has heard of a majority since it was asked.
-    pub(super) fn may_read(&self, name: &dyn Display, raft: &Raft, asked: Micros) -> Check {
+    pub(crate) fn may_read(&self, name: &dyn Display, raft: &Raft, asked: Micros) -> Check {
         if raft.role() != Role::Leader || self.leads_since >= asked {
             return Ok(());
         }
@@ -171,22 +171,22 @@ impl Office {
     }
 
     /// How long it has led.
-    pub(super) fn led_for(&self, local: Micros) -> Micros {
+    pub(crate) fn led_for(&self, local: Micros) -> Micros {
         local.saturating_sub(self.leads_since.min(local))
     }
 
     /// The log loses everything from here on.
-    pub(super) fn cut(&mut self, from: Index) {
+    pub(crate) fn cut(&mut self, from: Index) {
         self.membership_index = self.membership_index.min(from - 1);
     }
 
     /// A membership is appended.
-    pub(super) fn changes(&mut self, index: Index) {
+    pub(crate) fn changes(&mut self, index: Index) {
         self.membership_index = index;
     }
 
     /// A leader changes one voter at a time, once the change before it and an entry of its own term are committed.
-    pub(super) fn may_change(
+    pub(crate) fn may_change(
         &self,
         name: &dyn Display,
         raft: &Raft,
@@ -212,7 +212,7 @@ impl Office {
     }
 
     /// The end of a round. Whether semisync has fallen back in it.
-    pub(super) fn round_ends(
+    pub(crate) fn round_ends(
         &mut self,
         name: &dyn Display,
         raft: &Raft,

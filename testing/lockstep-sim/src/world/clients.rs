@@ -1,8 +1,8 @@
 //! Clients, which write and read at any member, and the servers' work.
 
-use super::node::{Read, Write};
 use super::{Event, HISTORY, World};
 use crate::history::Check;
+use crate::node::{Read, Write};
 use crate::profile::{MS, SECOND};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Gtid, Micros};
@@ -15,7 +15,7 @@ const WRITES_MAX: usize = 30;
 
 impl World {
     /// A client writes, and perhaps one reads.
-    pub(super) fn clients(&mut self) {
+    pub(crate) fn clients(&mut self) {
         let after = self.rng.between(1, 2 * self.profile.propose_every);
         self.queue.push(self.now + after, Event::Clients { round: self.round });
         let now = self.now;
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    pub(super) fn write(&mut self, at: usize) {
+    pub(crate) fn write(&mut self, at: usize) {
         let full = |world: &World| {
             world.nodes[at].process.as_ref().is_none_or(|process| process.writes.len() >= WRITES_MAX)
         };
@@ -124,7 +124,7 @@ impl World {
 
     fn read(&mut self, at: usize) {
         self.marks += 1;
-        let (id, floor) = (self.marks, self.judge.durable);
+        let (id, floor) = (self.marks, self.client_checks.durable);
         let local = self.nodes[at].clock.local(self.now);
         if let Some(process) = &mut self.nodes[at].process {
             process.reads.push(Read { id, floor, asked: local });
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// A server's work: it finishes entries, and donates its state.
-    pub(super) fn serve(&mut self, at: usize) -> Check {
+    pub(crate) fn serve(&mut self, at: usize) -> Check {
         let now = self.now;
         let count = self.rng.between(1, 2 * self.profile.appliers as u64) as usize;
         let node = &mut self.nodes[at];

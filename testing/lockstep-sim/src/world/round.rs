@@ -1,12 +1,13 @@
 //! One round of a process: inputs in, the member decides, effects out; and the checks of everything that goes by.
 
-use super::node::{Input, Read};
-use super::server::Delivered;
-use super::{World, server};
+use super::World;
 use crate::clock::Name;
 use crate::history::{Check, History, Violation, Witness, hold};
 use crate::mirror::Mark;
+use crate::node::{Input, Read};
 use crate::profile::{MS, SECOND};
+use crate::server;
+use crate::server::Delivered;
 use lockstep_core::codec::Reader;
 use lockstep_core::members::Membership;
 use lockstep_core::message::Message;
@@ -29,7 +30,7 @@ const SENT: [u8; 4] = [3, 4, 6, 15];
 const RECEIVED: [u8; 3] = [2, 4, 16];
 
 impl World {
-    pub(super) fn round(&mut self, at: usize) -> Check {
+    pub(crate) fn round(&mut self, at: usize) -> Check {
         let now = self.now;
         let node = &mut self.nodes[at];
         if node.paused_until > now {
@@ -45,15 +46,15 @@ impl World {
             match input {
                 Input::Frame { from, kind, payload } => {
                     if is_raft(kind) {
-                        process.office.hears(from, local);
+                        process.leadership.hears(from, local);
                     }
                     match raft_message(kind, &payload, |tag| RECEIVED.contains(&tag)) {
                         Some(Message::PreVoteReply { term, granted: true }) => {
-                            process.office.pre_vote(from, term, term_before);
+                            process.leadership.pre_vote(from, term, term_before);
                         }
                         Some(
                             Message::VoteReply { term, granted: true } | Message::TailReply { term, .. },
-                        ) => process.office.reaches(process.node.raft(), from, term),
+                        ) => process.leadership.reaches(process.node.raft(), from, term),
                         _ => {}
                     }
                     process.node.frame(from, kind, payload);
@@ -75,7 +76,7 @@ impl World {
         let (term, commit, leads) = (raft.term(), raft.commit(), raft.role() == Role::Leader);
         memberships.push(raft.tail_state().membership.clone());
         if raft.has_fallen_back() {
-            self.judge.fell_back(at, raft.persisted());
+            self.client_checks.fell_back(at, raft.persisted());
         }
         self.trace.mix(term ^ commit << 32);
         hold!(
@@ -139,7 +140,7 @@ impl World {
         let election_timeout = self.settings.promises.then_some(self.profile.election_timeout);
         if let Some(process) = self.nodes[at].living(life) {
             let raft = process.node.raft();
-            let fell = process.office.round_ends(&Name(at + 1), raft, local, election_timeout)?;
+            let fell = process.leadership.round_ends(&Name(at + 1), raft, local, election_timeout)?;
             self.counters.fallbacks += u64::from(fell);
         }
         if left && self.nodes[at].life() == life {
@@ -164,7 +165,7 @@ impl World {
             let now = self.now;
             let local = self.nodes[at].clock.local(now);
             if let Some(process) = self.nodes[at].living(life) {
-                let led_for = process.office.led_for(local);
+                let led_for = process.leadership.led_for(local);
                 hold!(
                     led_for >= REST * SECOND,
                     "a leader rests before it moves leadership",
@@ -186,7 +187,7 @@ impl World {
         let raft = process.node.raft();
         let name = Name(at + 1);
         for Delivered { seqno, meaning, ordered } in unchecked {
-            self.judge.meaning(at, seqno, meaning)?;
+            self.client_checks.meaning(at, seqno, meaning)?;
             let Some(ordered) = ordered else {
                 node.server.apply_order.view(seqno);
                 continue;
@@ -240,11 +241,11 @@ impl World {
             .write(op, marks.clone(), commit)
             .map_err(|v| Violation { what: format!("{} {}", Name(at + 1), v.what), ..v })?;
         if let (Some(process), Some(from)) = (&mut node.process, op.truncate_from) {
-            process.office.cut(from);
+            process.leadership.cut(from);
         }
         for (entry, mark) in op.entries.iter().zip(marks) {
             self.trace.mix(mark.hash);
-            self.judge.received(at, entry.index, mark.hash);
+            self.client_checks.received(at, entry.index, mark.hash);
             if let (Some(history), Some(before)) = (&mut self.history, prev_term) {
                 history.places(id, entry, mark, before)?;
             }
@@ -255,10 +256,10 @@ impl World {
                 let (name, promises) = (Name(at + 1), self.settings.promises);
                 let last = memberships.last();
                 if let (Some(process), Some(before), true) = (&node.process, last, promises) {
-                    process.office.may_change(&name, process.node.raft(), entry, before, &next)?;
+                    process.leadership.may_change(&name, process.node.raft(), entry, before, &next)?;
                 }
                 if let Some(process) = &mut node.process {
-                    process.office.changes(entry.index);
+                    process.leadership.changes(entry.index);
                 }
                 memberships.push(Arc::new(next));
             }
@@ -301,7 +302,7 @@ impl World {
                 membership.voters().filter(holds).count()
             };
             if commit > history.committed() {
-                self.judge.counts(commit, &self.nodes[at].book.memory, memberships);
+                self.client_checks.counts(commit, &self.nodes[at].book.memory, memberships);
             }
             history.commits(&witness, before, commit, on_disk)?;
             if self.counters.events.is_multiple_of(8) {
@@ -309,9 +310,9 @@ impl World {
             }
             let changed = memberships.len() > 1 || history.state().membership_index > before;
             if changed {
-                self.judge.joins(&history.state().membership);
+                self.client_checks.joins(&history.state().membership);
             }
-            self.judge.verdicts(history)?;
+            self.client_checks.verdicts(history)?;
         }
         if let Some(process) = &mut self.nodes[at].process {
             (process.commit, process.term, process.leads) = (commit, terms.1, leads);
@@ -327,16 +328,16 @@ impl World {
             Message::Vote { term, transfer, .. } => {
                 let name = Name(at + 1);
                 if let Some(process) = &mut node.process {
-                    process.office.campaigns(*term, self.weather);
+                    process.leadership.campaigns(*term, self.weather);
                     if !transfer && history.promises() {
-                        process.office.may_campaign(&name, *term)?;
+                        process.leadership.may_campaign(&name, *term)?;
                     }
                 }
                 history.votes(node.id, *term, node.id)?;
             }
             Message::TailQuery { term } => {
                 if let Some(process) = &mut node.process {
-                    process.office.campaigns(*term, self.weather);
+                    process.leadership.campaigns(*term, self.weather);
                 }
             }
             Message::VoteReply { term, granted: true } => {
@@ -378,7 +379,7 @@ impl World {
         for (mark, outcome) in answered {
             match outcome {
                 SubmitOutcome::NotSent => {
-                    self.judge.never.insert(mark);
+                    self.client_checks.never.insert(mark);
                     self.part_done(mark, None);
                 }
                 SubmitOutcome::Unknown => self.part_done(mark, None),
@@ -397,7 +398,7 @@ impl World {
                     self.part_done(mark, Some(seqno).filter(|_| pass));
                     if pass {
                         self.answers += 1;
-                        self.judge.answered(&self.nodes, self.history.as_ref(), at, mark, seqno)?;
+                        self.client_checks.answered(&self.nodes, self.history.as_ref(), at, mark, seqno)?;
                         self.early(at, seqno)?;
                     }
                 }
@@ -413,7 +414,7 @@ impl World {
         let place = node.book.memory.place_of(seqno).filter(|(index, _)| *index > commit);
         let Some((index, mark)) = place.filter(|_| self.settings.promises) else { return Ok(()) };
         self.counters.early += 1;
-        self.at_risk.acknowledged(at, index, mark, self.judge.disks_of(index, mark.hash))
+        self.at_risk.acknowledged(at, index, mark, self.client_checks.disks_of(index, mark.hash))
     }
 
     fn read_answered(&mut self, at: usize, id: u64, seqno: Option<i64>) -> Check {
@@ -423,7 +424,7 @@ impl World {
         if let Some(seqno) = seqno {
             self.counters.reads += 1;
             if self.settings.promises {
-                process.office.may_read(&Name(at + 1), process.node.raft(), asked)?;
+                process.leadership.may_read(&Name(at + 1), process.node.raft(), asked)?;
             }
             hold!(
                 seqno >= floor,

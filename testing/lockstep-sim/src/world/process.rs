@@ -1,12 +1,12 @@
 //! Start and end of a process, and the log's thread.
 
-use super::node::{Fate, Input, Process};
-use super::office::Office;
 use super::{Event, HISTORY, World};
 use crate::clock::Name;
 use crate::history::{Check, Violation, hold};
+use crate::leadership_checks::LeadershipChecks;
 use crate::mirror::{Mark, Mirror};
 use crate::mutate::{NodeFault, Planted};
+use crate::node::{Fate, Input, Process};
 use crate::profile::{MS, SECOND};
 use lockstep_core::raft::{Config, Failpoints};
 use lockstep_core::{Entry, Micros, Uuid};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 impl World {
     /// A process starts: its log is opened, and it connects.
-    pub(super) fn start(&mut self, at: usize) -> Check {
+    pub(crate) fn start(&mut self, at: usize) -> Check {
         let now = self.now;
         let failpoints: Failpoints = self.settings.core_failpoint().into();
         let position = self.position(at);
@@ -107,9 +107,9 @@ impl World {
         );
         let found = read_log(&started)?;
         let vote = (recovered.vote.term, recovered.vote.voted_for.map(Uuid));
-        let judge = &mut self.judge;
+        let client_checks = &mut self.client_checks;
         node.book
-            .opened(&found, vote, |index, mark| judge.persisted(at, index, mark.hash))
+            .opened(&found, vote, |index, mark| client_checks.persisted(at, index, mark.hash))
             .map_err(|v| Violation { what: format!("{} {}", Name(at + 1), v.what), ..v })?;
         started.begin_round(local, wall);
         let args = ConnectArgs {
@@ -133,7 +133,7 @@ impl World {
         hold!(connected.is_ok(), "a member can be started", "{}: {connected:?}", Name(at + 1));
         node.server.begin(started.finished());
         let (commit, term) = (started.raft().commit(), started.raft().term());
-        let office = Office::new(started.raft(), local);
+        let leadership = LeadershipChecks::new(started.raft(), local);
         node.process = Some(Process {
             life,
             node: started,
@@ -148,7 +148,7 @@ impl World {
             reads: Vec::new(),
             refused: 0,
             hinted_at: now,
-            office,
+            leadership,
             synced_to: [None; 2],
         });
         self.counters.starts += 1;
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// The process ends. `power`: the machine loses what was not synced, else what the process wrote stays.
-    pub(super) fn stop(&mut self, at: usize, power: bool) {
+    pub(crate) fn stop(&mut self, at: usize, power: bool) {
         let (seed, half, nth) = (self.rng.bits(), self.rng.one_in(2), self.rng.between(1, 5));
         let node = &mut self.nodes[at];
         let Some(mut process) = node.process.take() else { return };
@@ -195,7 +195,7 @@ impl World {
         self.hang_up_all(at, if power { 2 * SECOND } else { 50 * MS });
     }
 
-    pub(super) fn start_later(&mut self, at: usize, low: Micros, high: Micros) {
+    pub(crate) fn start_later(&mut self, at: usize, low: Micros, high: Micros) {
         if self.nodes[at].fate == Fate::In && !self.nodes[at].starting && self.nodes[at].process.is_none() {
             self.nodes[at].starting = true;
             let after = self.rng.between(low, high.max(low));
@@ -204,7 +204,7 @@ impl World {
     }
 
     /// An input for a process's next round.
-    pub(super) fn input(&mut self, at: usize, input: Input) {
+    pub(crate) fn input(&mut self, at: usize, input: Input) {
         if let Some(process) = &mut self.nodes[at].process {
             process.inbox.push_back(input);
         }
@@ -213,7 +213,7 @@ impl World {
     }
 
     /// A round of this process is due.
-    pub(super) fn wake(&mut self, at: usize, after: Micros) {
+    pub(crate) fn wake(&mut self, at: usize, after: Micros) {
         let paused = self.nodes[at].paused_until;
         if let Some(process) = &mut self.nodes[at].process
             && !process.woken
@@ -234,7 +234,7 @@ impl World {
     }
 
     /// The log's thread, if it is idle, takes all jobs.
-    pub(super) fn start_io(&mut self, at: usize) -> Check {
+    pub(crate) fn start_io(&mut self, at: usize) -> Check {
         let node = &mut self.nodes[at];
         let Some(process) = &mut node.process else { return Ok(()) };
         if process.busy || !process.node.has_jobs() {
@@ -254,7 +254,7 @@ impl World {
     }
 
     /// The log's thread is done with a batch.
-    pub(super) fn synced(&mut self, at: usize) -> Check {
+    pub(crate) fn synced(&mut self, at: usize) -> Check {
         let ignored = self.settings.mutation == Some(Planted::Node(NodeFault::FailedSyncIgnored));
         let node = &mut self.nodes[at];
         let Some(process) = &mut node.process else { return Ok(()) };
@@ -263,14 +263,14 @@ impl World {
             Err(error) => return self.log_failed(at, &error),
             Ok(answers) => answers,
         };
-        let judge = &mut self.judge;
+        let client_checks = &mut self.client_checks;
         for answer in answers {
             if let Some(first) = answer.trimmed() {
                 node.book.trimmed(first);
             }
             if let Some(ticket) = answer.written() {
                 process.synced_to = [process.synced_to[1], process.node.log_end()];
-                node.book.synced(ticket, |index, mark| judge.persisted(at, index, mark.hash));
+                node.book.synced(ticket, |index, mark| client_checks.persisted(at, index, mark.hash));
             }
             process.inbox.push_back(Input::Log(answer));
         }

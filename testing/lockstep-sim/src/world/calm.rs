@@ -1,9 +1,9 @@
 //! The end of all faults: every member becomes well within a bound, and then all databases are equal.
 
-use super::node::{Fate, Node};
 use super::{Event, World};
 use crate::fallback::stays_away;
 use crate::history::{Check, Violation, hold};
+use crate::node::{Fate, Node};
 use crate::profile::{MS, SECOND};
 use lockstep_core::{Entry, Micros, Seqno};
 use lockstep_log::{MemDisk, Replay, read_rescue, rescue_number};
@@ -15,7 +15,7 @@ const HEALING: Micros = 90 * SECOND;
 
 impl World {
     /// All faults end.
-    pub(super) fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.tell(format_args!("everything heals"));
         self.round += 1;
         self.trouble = false;
@@ -71,7 +71,7 @@ impl World {
     }
 
     /// The rescue files of a disk are kept, which is gone otherwise.
-    pub(super) fn keep_rescued(&mut self, at: usize) {
+    pub(crate) fn keep_rescued(&mut self, at: usize) {
         // A file that cannot be read is found at the next comparison.
         let _ = rescued_seqnos(&self.nodes[at].disk, &mut self.rescued);
     }
@@ -123,7 +123,7 @@ impl World {
         Ok(seqnos)
     }
 
-    pub(super) fn calm(&mut self) -> Check {
+    pub(crate) fn calm(&mut self) -> Check {
         let missing = self.missing();
         if missing.is_some() && self.all_wait_for_data() && !self.rescued()?.is_empty() {
             self.tell(format_args!(
@@ -165,8 +165,8 @@ impl World {
             }
         }
         let rescued = self.rescued()?;
-        self.judge.compare(&self.nodes, &rescued)?;
-        self.counters.lost = self.judge.lost;
+        self.client_checks.compare(&self.nodes, &rescued)?;
+        self.counters.lost = self.client_checks.lost;
         self.at_risk.settle();
         if self.now >= self.profile.length {
             self.done = true;

@@ -1,9 +1,9 @@
 //! Faults, and their ends.
 
-use super::node::Fate;
 use super::{Event, World};
 use crate::history::Check;
 use crate::network::Quality;
+use crate::node::Fate;
 use crate::profile::{DiskSpeed, FAULTS, Fault, MS, SECOND};
 use lockstep_core::Micros;
 use lockstep_core::policy::{Policy, PolicyKind};
@@ -26,7 +26,7 @@ const AROUND: [Around; 3] = [Around::Policy, Around::DatabaseHangs, Around::Paus
 
 /// The end of a fault.
 #[derive(Clone, Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     Links(Vec<(usize, usize)>),
     Quality(Vec<(usize, usize)>),
     Disk(usize),
@@ -44,55 +44,55 @@ pub(super) enum End {
 
 /// How often each of [`AROUND`] happens, relative to the other faults.
 #[derive(Clone, Debug)]
-pub(super) struct AroundWeights([u32; AROUND.len()]);
+pub(crate) struct AroundWeights([u32; AROUND.len()]);
 
 impl AroundWeights {
-    pub(super) fn draw(rng: &mut crate::rng::Rng, policies: bool) -> AroundWeights {
+    pub(crate) fn draw(rng: &mut crate::rng::Rng, policies: bool) -> AroundWeights {
         let mut weight = |most: u64| if rng.one_in(2) { 0 } else { rng.between(1, most) as u32 };
         let (policy, hangs, paused) = (weight(4), weight(6), weight(6));
         AroundWeights([if policies { 14 } else { policy }, hangs, paused])
     }
 
     /// Whether commit policies change.
-    pub(super) fn policies(&self) -> bool {
+    pub(crate) fn policies(&self) -> bool {
         self.0[Around::Policy as usize] > 0
     }
 }
 
 impl World {
-    pub(super) fn until(&mut self, low: Micros, high: Micros, end: End) {
+    pub(crate) fn until(&mut self, low: Micros, high: Micros, end: End) {
         let at = self.now + self.rng.between(low, high.max(low));
         self.queue.push(at, Event::End { round: self.round, end });
     }
 
-    pub(super) fn running(&self) -> Vec<usize> {
+    pub(crate) fn running(&self) -> Vec<usize> {
         (0..self.nodes.len()).filter(|at| self.nodes[*at].process.is_some()).collect()
     }
 
     /// Machines that take part.
-    pub(super) fn used(&self) -> Vec<usize> {
+    pub(crate) fn used(&self) -> Vec<usize> {
         (0..self.nodes.len()).filter(|at| self.nodes[*at].fate == Fate::In).collect()
     }
 
-    pub(super) fn any_running(&mut self) -> Option<usize> {
+    pub(crate) fn any_running(&mut self) -> Option<usize> {
         let running = self.running();
         if running.is_empty() { None } else { Some(*self.rng.pick(&running)) }
     }
 
     /// The leader of the highest term.
-    pub(super) fn leader(&self) -> Option<usize> {
+    pub(crate) fn leader(&self) -> Option<usize> {
         let term = |at: &usize| self.nodes[*at].process.as_ref().map_or(0, |process| process.term);
         let leads = |at: &usize| self.nodes[*at].leads() && self.nodes[*at].paused_until <= self.now;
         (0..self.nodes.len()).filter(leads).max_by_key(term)
     }
 
-    pub(super) fn crash(&mut self, at: usize, restart: (Micros, Micros)) {
+    pub(crate) fn crash(&mut self, at: usize, restart: (Micros, Micros)) {
         let power = self.rng.one_in(2);
         self.stop(at, power);
         self.start_later(at, restart.0, restart.1);
     }
 
-    pub(super) fn fault(&mut self) -> Check {
+    pub(crate) fn fault(&mut self) -> Check {
         let again = self.rng.between(1, 2 * self.profile.fault_every).min(10 * SECOND);
         self.queue.push(self.now + again, Event::Fault { round: self.round });
         let weights: Vec<u32> = self.profile.weights.iter().chain(&self.around.0).copied().collect();
@@ -210,7 +210,7 @@ impl World {
                 let Some(at) = self.any_running() else { return };
                 if self.has_better(at) {
                     self.crash(at, restart);
-                    self.nodes[at].server = super::server::Server::new();
+                    self.nodes[at].server = crate::server::Server::new();
                     self.say(at, format_args!("has lost its database"));
                 }
             }
@@ -230,7 +230,7 @@ impl World {
     }
 
     /// A member has been elected; perhaps not for long.
-    pub(super) fn elected(&mut self, at: usize) {
+    pub(crate) fn elected(&mut self, at: usize) {
         if self.short_terms == 0 || !self.trouble {
             return;
         }
@@ -361,7 +361,7 @@ impl World {
     }
 
     /// `log.size` is set: the log is trimmed above it.
-    pub(super) fn keep_log(&mut self, at: usize, bytes: u64) {
+    pub(crate) fn keep_log(&mut self, at: usize, bytes: u64) {
         self.nodes[at].tuning.log_bytes = bytes;
         self.tune(at);
     }
@@ -403,7 +403,7 @@ impl World {
         self.request_policy(at, policy);
     }
 
-    pub(super) fn request_policy(&mut self, at: usize, policy: Policy) {
+    pub(crate) fn request_policy(&mut self, at: usize, policy: Policy) {
         self.say(at, format_args!("requests {policy:?}"));
         if let Some(process) = &mut self.nodes[at].process {
             process.node.request_policy(policy);
@@ -412,7 +412,7 @@ impl World {
     }
 
     /// The end of a fault.
-    pub(super) fn end(&mut self, end: End) {
+    pub(crate) fn end(&mut self, end: End) {
         self.tell(format_args!("over: {end:?}"));
         self.weather += 1;
         match end {

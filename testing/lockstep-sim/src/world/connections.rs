@@ -33,7 +33,7 @@ struct Link {
 
 /// All connections, the smaller place first.
 #[derive(Debug, Default)]
-pub(super) struct Links {
+pub(crate) struct Links {
     all: BTreeMap<(usize, usize), Link>,
     ids: u64,
 }
@@ -48,13 +48,13 @@ impl Links {
     }
 
     /// The member at the other side of a connection, if this side of it is up.
-    pub(super) fn peer(&self, at: usize, peer: usize, id: u64) -> Option<MemberId> {
+    pub(crate) fn peer(&self, at: usize, peer: usize, id: u64) -> Option<MemberId> {
         let link = self.all.get(&pair(at, peer)).filter(|link| link.id == id)?;
         link.up[usize::from(at > peer)].then_some(link.ids[usize::from(at < peer)])
     }
 
     /// Whether two members are connected, as both know, and frames pass.
-    pub(super) fn is_alive(&self, at: usize, peer: usize) -> bool {
+    pub(crate) fn is_alive(&self, at: usize, peer: usize) -> bool {
         self.get(at, peer).is_some_and(|link| link.up == [true; 2] && link.dead == [false; 2])
     }
 
@@ -71,11 +71,11 @@ impl Links {
 
 impl World {
     /// The place of a member.
-    pub(super) fn place_of(&self, id: &MemberId) -> Option<usize> {
+    pub(crate) fn place_of(&self, id: &MemberId) -> Option<usize> {
         self.nodes.iter().position(|node| node.id == *id)
     }
 
-    pub(super) fn send(&mut self, at: usize, to: &MemberId, kind: u8, payload: Bytes) {
+    pub(crate) fn send(&mut self, at: usize, to: &MemberId, kind: u8, payload: Bytes) {
         let Some(to) = self.place_of(to) else { return };
         let Some(link) = self.links.get(at, to) else { return };
         let side = usize::from(at > to);
@@ -103,7 +103,7 @@ impl World {
     }
 
     /// Members that can reach each other connect.
-    pub(super) fn connect(&mut self) {
+    pub(crate) fn connect(&mut self) {
         for b in 0..self.nodes.len() {
             for a in 0..b {
                 let reachable = self.net.passes(a, b) && self.net.passes(b, a);
@@ -155,7 +155,7 @@ impl World {
 
     /// All links are at their best from now on. A connection on which frames from slower times would still be under way is
     /// made anew: it would be out of order, or late for long.
-    pub(super) fn mend_links(&mut self) {
+    pub(crate) fn mend_links(&mut self) {
         for b in 0..self.nodes.len() {
             for a in 0..b {
                 let late = self.now + SECOND;
@@ -169,7 +169,7 @@ impl World {
     }
 
     /// Nothing passes any more from one to the other; both notice it some time later.
-    pub(super) fn cut(&mut self, from: usize, to: usize) {
+    pub(crate) fn cut(&mut self, from: usize, to: usize) {
         self.net.cut(from, to);
         self.weather += 1;
         let Some(link) = self.links.all.get_mut(&pair(from, to)) else { return };
@@ -182,7 +182,7 @@ impl World {
     }
 
     /// One side has noticed the end of a connection.
-    pub(super) fn side_down(&mut self, at: usize, peer: usize, link: u64) {
+    pub(crate) fn side_down(&mut self, at: usize, peer: usize, link: u64) {
         let Some(id) = self.links.peer(at, peer, link) else { return };
         self.links.close(at, peer, link);
         let now = self.now;
@@ -190,14 +190,14 @@ impl World {
         let (local, wall) = (node.clock.local(now), node.clock.wall(now));
         if let Some(process) = &mut node.process {
             process.node.begin_round(local, wall);
-            process.office.loses(&id);
+            process.leadership.loses(&id);
             process.node.peer_down(id);
             self.wake(at, 0);
         }
     }
 
     /// This side closes its connection; the other notices soon.
-    pub(super) fn hang_up(&mut self, at: usize, peer: usize, longest: Micros) {
+    pub(crate) fn hang_up(&mut self, at: usize, peer: usize, longest: Micros) {
         let Some(link) = self.links.get(at, peer) else { return };
         let after = self.rng.between(50, longest.max(50));
         self.queue.push(self.now + after, Event::Down { at: peer, peer: at, link: link.id });
@@ -205,7 +205,7 @@ impl World {
     }
 
     /// This process is gone: its sides of all connections are.
-    pub(super) fn hang_up_all(&mut self, at: usize, longest: Micros) {
+    pub(crate) fn hang_up_all(&mut self, at: usize, longest: Micros) {
         for peer in (0..self.nodes.len()).filter(|peer| *peer != at) {
             self.hang_up(at, peer, longest);
         }

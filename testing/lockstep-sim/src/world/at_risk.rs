@@ -25,7 +25,7 @@ struct Election {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct AtRisk {
+pub(crate) struct AtRisk {
     /// By index and hash: the entry, and the machine that acknowledged it.
     entries: BTreeMap<(Index, u64), (Mark, usize)>,
     leaders: Vec<Term>,
@@ -35,7 +35,7 @@ pub(super) struct AtRisk {
 impl AtRisk {
     /// A leader acknowledges an entry that is on these machines' disks and not committed. A member that has replied to
     /// a later leader's query takes no more from an older one.
-    pub(super) fn acknowledged(&mut self, at: usize, index: Index, mark: Mark, disks: u32) -> Check {
+    pub(crate) fn acknowledged(&mut self, at: usize, index: Index, mark: Mark, disks: u32) -> Check {
         self.entries.insert((index, mark.hash), (mark, at));
         let disks = disks & !(1 << at);
         for Election { term, reached, log } in &self.elections {
@@ -56,7 +56,7 @@ impl AtRisk {
     }
 
     /// All databases are equal: committed entries are not at risk, and the others are lost.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.entries.clear();
     }
 
@@ -82,12 +82,12 @@ impl AtRisk {
 
 impl World {
     /// A member leads: it lacks no acknowledged entry of a member that it heard of, or could have heard of.
-    pub(super) fn new_leader(&mut self, at: usize, term: Term) -> Check {
+    pub(crate) fn new_leader(&mut self, at: usize, term: Term) -> Check {
         let node = &self.nodes[at];
         let Some(process) = &node.process else { return Ok(()) };
         let log = &node.book.memory.mirror;
-        let heard: Vec<MemberId> = process.office.reached(term).to_vec();
-        let calm = self.settings.promises && process.office.is_undisturbed(term, self.weather);
+        let heard: Vec<MemberId> = process.leadership.reached(term).to_vec();
+        let calm = self.settings.promises && process.leadership.is_undisturbed(term, self.weather);
         let mut reached = 0;
         for (other, holder) in self.nodes.iter().enumerate().filter(|(other, _)| *other != at) {
             let heard = heard.contains(&holder.id);

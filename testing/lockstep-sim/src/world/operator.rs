@@ -4,10 +4,10 @@
 //! logs and databases are lost only while the others can bear it.
 
 use super::World;
-use super::node::Fate;
-use super::server::Server;
 use crate::mutate::{NodeFault, Planted};
+use crate::node::Fate;
 use crate::profile::{MS, SECOND};
+use crate::server::Server;
 use lockstep_core::Uuid;
 use lockstep_log::MemDisk;
 use lockstep_node::Command;
@@ -24,13 +24,13 @@ impl World {
         self.wake(at, 0);
     }
 
-    pub(super) fn hand_over(&mut self) {
+    pub(crate) fn hand_over(&mut self) {
         let to = self.nodes[*self.rng.pick(&self.used())].hello.name.clone();
         self.command(Command::Switchover { to });
     }
 
     /// Somebody comes, goes, changes its role or is removed.
-    pub(super) fn change_members(&mut self) {
+    pub(crate) fn change_members(&mut self) {
         if !self.losses_are_known() {
             return;
         }
@@ -81,13 +81,13 @@ impl World {
     }
 
     /// The server of a member that was removed is started again.
-    pub(super) fn restart_removed(&mut self, at: usize) {
+    pub(crate) fn restart_removed(&mut self, at: usize) {
         self.stop(at, false);
         self.start_later(at, 10 * MS, 2 * SECOND);
     }
 
     /// The operator removes machines that are lost for good.
-    pub(super) fn operate(&mut self) {
+    pub(crate) fn operate(&mut self) {
         let lost: Vec<usize> =
             (0..self.nodes.len()).filter(|at| self.nodes[*at].fate == Fate::Lost).collect();
         for at in lost {
@@ -102,10 +102,10 @@ impl World {
 
     /// Whether other databases have everything that this one has. Where weak policies may cost one of them its data, there
     /// are two.
-    pub(super) fn has_better(&self, at: usize) -> bool {
+    pub(crate) fn has_better(&self, at: usize) -> bool {
         let mine = self.nodes[at].server.finished;
         let committed = self.history.as_ref().map_or(0, |history| history.seqno());
-        let better = |(other, node): &(usize, &super::node::Node)| {
+        let better = |(other, node): &(usize, &crate::node::Node)| {
             *other != at
                 && node.fate == Fate::In
                 && !node.hello.arbitrator
@@ -125,11 +125,11 @@ impl World {
     }
 
     /// Whether this machine can lose its log, or all, without a promise being lost.
-    pub(super) fn bearable(&self, at: usize) -> bool {
+    pub(crate) fn bearable(&self, at: usize) -> bool {
         let Some(history) = &self.history else { return false };
         let membership = &history.state().membership;
         let settled = self.nodes.iter().filter(|node| node.fate == Fate::In).all(|node| {
-            let agrees = |p: &super::node::Process| {
+            let agrees = |p: &crate::node::Process| {
                 p.node.raft().tail_state().membership == *membership && !p.node.raft().policy().is_weak()
             };
             !node.damaged && membership.get(&node.id).is_some() && node.process.as_ref().is_some_and(agrees)
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// A machine or its disk is lost for good, and its replacement has a new id.
-    pub(super) fn replace(&mut self) {
+    pub(crate) fn replace(&mut self) {
         let Some(at) = self.any_running() else { return };
         if !self.bearable(at) || !self.has_better(at) {
             return;
@@ -169,7 +169,7 @@ impl World {
     }
 
     /// The log is gone: the machine returns as a new member.
-    pub(super) fn new_identity(&mut self, at: usize, with_database: bool) {
+    pub(crate) fn new_identity(&mut self, at: usize, with_database: bool) {
         let node = &mut self.nodes[at];
         let durable = std::mem::take(&mut node.book).durable;
         if self.settings.mutation != Some(Planted::Node(NodeFault::IdKept)) {

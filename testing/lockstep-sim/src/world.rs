@@ -2,43 +2,38 @@
 //! with servers and clients around it. What members decide by themselves (views, votes, memberships, trims, fallbacks,
 //! state transfers) nothing here decides for them.
 
-mod apply_order;
 mod at_risk;
 mod calm;
 mod clients;
+mod connections;
 mod damage;
 mod faults;
-mod judge;
-mod log_copy;
-mod network;
-mod node;
-mod office;
 mod operator;
 mod process;
 mod round;
-mod server;
-mod streams;
+mod streaming;
 
+use crate::client_checks::ClientChecks;
 use crate::clock::{Clock, Name};
 use crate::counters::Counters;
 use crate::history::{Check, History, Violation};
+use crate::log_copy::LogBook;
 use crate::mutate::Planted;
 use crate::network::{Network, Quality};
+use crate::node::{Fate, Input, Node};
 use crate::profile::{MS, Profile, SECOND, World as WorldKind};
 use crate::queue::Queue;
 use crate::rng::Rng;
+use crate::server::Server;
 use crate::settings::Settings;
 use crate::trace::Trace;
 use crate::writers::Writers;
 use bytes::Bytes;
-use faults::End;
-use judge::Judge;
+use connections::Links;
+use faults::{AroundWeights, End};
 use lockstep_core::{Gtid, Micros, Seqno, Uuid};
 use lockstep_log::MemDisk;
 use lockstep_node::{Hello, Tuning};
-use network::Links;
-use node::{Fate, Node};
-use server::Server;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -103,9 +98,9 @@ pub(crate) struct World {
     links: Links,
     profile: Profile,
     nodes: Vec<Node>,
-    judge: Judge,
+    client_checks: ClientChecks,
     at_risk: at_risk::AtRisk,
-    around: faults::AroundWeights,
+    around: AroundWeights,
     /// Where the clients are, if not anywhere.
     writers: Option<Writers>,
     /// Seqnos in the rescue files of disks that are gone.
@@ -114,7 +109,7 @@ pub(crate) struct World {
     weather: u64,
     /// So many new leaders will not last.
     short_terms: u32,
-    streaming: Vec<streams::Client>,
+    streaming: Vec<streaming::Client>,
     /// The last write's number.
     marks: u64,
     zones: usize,
@@ -138,7 +133,7 @@ impl World {
         }
         let members = (profile.voters + profile.learners).clamp(1, MEMBERS_MAX);
         let zones = if settings.relays() { 2 } else { *rng.pick(&[1, 1, 2, 3]) };
-        let around = faults::AroundWeights::draw(&mut rng, profile.policies);
+        let around = AroundWeights::draw(&mut rng, profile.policies);
         let tuning = Tuning {
             heartbeat: Duration::from_micros(profile.heartbeat),
             election_timeout: Duration::from_micros(profile.election_timeout),
@@ -193,7 +188,7 @@ impl World {
                         rate: 1_000_000 + rng.below(2 * profile.drift + 1) - profile.drift,
                         wall: rng.below(2 * SECOND) as i64 - SECOND as i64,
                     },
-                    book: log_copy::LogBook::default(),
+                    book: LogBook::default(),
                     server: Server::new(),
                     database_hangs: false,
                     serving: false,
@@ -219,7 +214,7 @@ impl World {
             links: Links::default(),
             profile,
             nodes,
-            judge: Judge::default(),
+            client_checks: ClientChecks::default(),
             at_risk: at_risk::AtRisk::default(),
             around,
             writers,
@@ -294,13 +289,13 @@ impl World {
         match event {
             Event::Frame { from, to, link, kind, payload } => {
                 if let Some(from) = self.links.peer(to, from, link) {
-                    self.input(to, node::Input::Frame { from, kind, payload });
+                    self.input(to, Input::Frame { from, kind, payload });
                 }
             }
             Event::Late { from, to, lives, kind, payload } => {
                 if (self.nodes[from].life(), self.nodes[to].life()) == lives {
                     let from = self.nodes[from].id;
-                    self.input(to, node::Input::Frame { from, kind, payload });
+                    self.input(to, Input::Frame { from, kind, payload });
                 }
             }
             Event::Round { at, life } => {
