@@ -15,7 +15,6 @@
 # make mariadb-11.8  the tests on real servers with Debian 13's MariaDB, in its own root directory: TESTS="daily rejoin"
 # make alerts  test the alert rules with Prometheus' promtool (fetched if missing)
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
-# make campaign  whole members without threads, under faults: SEEDS=2000, SEED=n to replay one history
 # make sim-mutations  inject a breach of every rule: the simulator must find each (some minutes)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -114,12 +113,6 @@ sim:
 	$(call say,simulator)
 	@$(CARGO) build $(LOCKED) --profile $(SIM_PROFILE) -p lockstep-sim
 	@$(TARGET)/$(SIM_PROFILE)/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FROM),--from $(FROM))
-
-SEEDS ?= 2000
-.PHONY: campaign
-campaign:
-	$(call say,members under faults)
-	@LOCKSTEP_SEEDS=$(SEEDS) $(if $(SEED),LOCKSTEP_SEED=$(SEED)) $(CARGO) test $(LOCKED) --release -p lockstep-node --lib member::campaign::tests::campaign -- --exact --nocapture
 
 .PHONY: ddl
 ddl: setup-test

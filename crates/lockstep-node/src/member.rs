@@ -7,8 +7,6 @@
 mod admin;
 #[cfg(test)]
 mod arbitrator_tests;
-#[cfg(test)]
-mod campaign;
 mod context;
 mod deferred_sync;
 mod delivery;

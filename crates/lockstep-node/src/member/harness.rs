@@ -14,7 +14,7 @@ use crate::submit::Submission;
 use crate::wire::Hello;
 use bytes::Bytes;
 use lockstep_core::policy::Policy;
-use lockstep_core::raft::{Config, Failpoint, Raft};
+use lockstep_core::raft::{Config, Failpoints, Raft};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -58,15 +58,9 @@ pub(super) struct TestSetup {
     /// How often it was started.
     pub(super) starts: u64,
     adjust: fn(&mut Config),
-    failpoint: Option<Failpoint>,
 }
 
 impl TestSetup {
-    /// The introduction of the present incarnation.
-    pub(super) fn hello(&self) -> Hello {
-        Hello { incarnation: self.starts << 20, ..self.hello.clone() }
-    }
-
     pub(super) fn config(&self) -> Config {
         let TestSetup { hello, tuning, .. } = self;
         let mut config = Config {
@@ -81,7 +75,7 @@ impl TestSetup {
             max_unwritten_bytes: 256 << 20,
             max_at_risk_bytes: 44 << 20,
             seed: u64::from(hello.id.0[0]) + self.starts - 1,
-            failpoints: self.failpoint.into(),
+            failpoints: Failpoints::default(),
         };
         (self.adjust)(&mut config);
         config
@@ -93,7 +87,6 @@ pub(super) struct Node {
     pub(super) setup: TestSetup,
     /// The process runs.
     pub(super) up: bool,
-    pub(super) server: Option<Box<super::campaign::Server>>,
     pub(super) finished: Arc<AtomicI64>,
     commits: Arc<Commits>,
     /// Frames on their way to this node: due time, sender, kind, payload.
@@ -124,21 +117,6 @@ pub(super) struct Node {
     pub(super) disk: Disk,
 }
 
-impl Node {
-    /// The process has ended.
-    pub(super) fn stopped(&mut self) {
-        self.inbox.clear();
-        self.to_finish.clear();
-    }
-
-    pub(super) fn hold(&self) -> Option<Arc<dyn CommitBarrier>> {
-        match self.setup.hello.arbitrator {
-            true => None,
-            false => Some(self.commits.clone()),
-        }
-    }
-}
-
 pub(super) struct Lab {
     pub(super) nodes: Vec<Node>,
     pub(super) now: Micros,
@@ -150,8 +128,6 @@ pub(super) struct Lab {
     pub(super) severed: BTreeSet<(usize, usize)>,
     /// Changes to the default configuration of Raft.
     pub(super) adjust: fn(&mut Config),
-    /// An injected fault.
-    pub(super) failpoint: Option<Failpoint>,
     /// Results of causal reads: the node, the read's number, and the seqno it sees.
     pub(super) causal: Vec<(usize, u64, Option<Seqno>)>,
     pub(super) answers: Vec<(usize, u64, Answer)>,
@@ -231,7 +207,6 @@ impl Lab {
             relinks: BTreeSet::new(),
             severed: BTreeSet::new(),
             adjust: |_| {},
-            failpoint: None,
             causal: Vec::new(),
             answers: Vec::new(),
             committed_position: BTreeMap::new(),
@@ -272,13 +247,7 @@ impl Lab {
         let view_uuid = me.view_uuid;
         let (position, log) = self.data;
         let finished = Arc::new(AtomicI64::new(position.seqno));
-        let setup = TestSetup {
-            hello: me.clone(),
-            tuning: tuning.clone(),
-            starts: 1,
-            adjust: self.adjust,
-            failpoint: self.failpoint,
-        };
+        let setup = TestSetup { hello: me.clone(), tuning: tuning.clone(), starts: 1, adjust: self.adjust };
         let raft = Raft::new(setup.config(), None, self.now);
         let mut member = Member::new(raft, me, tuning.clone(), finished.clone(), self.now);
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
@@ -292,7 +261,6 @@ impl Lab {
             member,
             setup,
             up: true,
-            server: None,
             finished,
             commits,
             inbox: VecDeque::new(),
@@ -540,7 +508,7 @@ impl Lab {
             node.member.frame(ids[from], kind, payload);
         }
         if !node.disk_hangs {
-            if let Some(ticket) = node.disk.sync(node.member.ctx.raft.deliverable()) {
+            if let Some(ticket) = node.disk.sync() {
                 node.member.written(ticket);
             }
             for (whom, from, entries) in node.disk.read() {
@@ -571,9 +539,6 @@ impl Lab {
 
     fn deliver(&mut self, at: usize, delivery: Delivery) {
         let node = &mut self.nodes[at];
-        if let Some(server) = &mut node.server {
-            return server.take(&mut node.member, delivery);
-        }
         match delivery {
             Delivery::StateNeeded { bypass: true } => {
                 node.member.request_state(Bytes::from_static(b"word"), String::new());
