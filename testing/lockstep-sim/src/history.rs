@@ -206,6 +206,11 @@ impl History {
         self.fixed.get(usize::try_from(index.checked_sub(1)?).ok()?)
     }
 
+    /// The committed entry at this index, if there is one.
+    pub(crate) fn mark_at(&self, index: Index) -> Option<Mark> {
+        self.fixed_at(index).map(|fixed| fixed.mark)
+    }
+
     /// A member leads: nobody else ever did in this term, and it holds all that was committed before.
     pub(crate) fn leads(&mut self, id: MemberId, life: u64, term: Term, log: &Mirror) -> Check {
         let first = *self.leaders.entry(term).or_insert((id, life));

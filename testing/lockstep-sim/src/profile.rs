@@ -194,7 +194,12 @@ impl Profile {
     pub(crate) fn draw(rng: &mut Rng, world: World) -> Profile {
         let any = Profile::any(rng);
         match world {
-            World::Writers => Profile { propose_every: any.propose_every.min(45 * MS), ..any },
+            // A writer that is to be followed must stay for some windows, and so must the leader.
+            World::Writers => Profile {
+                propose_every: any.propose_every.min(45 * MS),
+                fault_every: any.fault_every.max(4 * SECOND),
+                ..any
+            },
             World::Any if !rng.one_in(20) => any,
             World::Policies => {
                 let mut weights = any.weights;

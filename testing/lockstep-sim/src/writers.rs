@@ -28,7 +28,7 @@ impl Writers {
         let here = self.at.filter(|at| now < self.until && members.contains(at));
         if here.is_none() {
             self.at = Some(*self.rng.pick(members));
-            self.until = now + self.rng.between(5, 30) * SECOND;
+            self.until = now + self.rng.between(10, 60) * SECOND;
         }
         self.at
     }

@@ -56,8 +56,6 @@ pub enum Failpoint {
     CommitAcrossTerms,
     /// Membership changes while the previous one, or all of the own term, is not committed.
     MembershipTooEarly,
-    /// A membership may replace one voter by another in one entry, or change more of them.
-    SeveralVotersAtOnce,
     /// Acks count whatever term they were given in.
     AckOfAnotherTerm,
     /// Acks name all that is on the disk, also what is not known to be the leader's.

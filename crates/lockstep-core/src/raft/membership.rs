@@ -38,8 +38,7 @@ pub(super) fn check_change(
             return Err(ChangeError::TooEarly);
         }
     }
-    let several = local.is_active(Failpoint::SeveralVotersAtOnce);
-    if membership.voters_changed(local.membership()) > 1 && !several {
+    if membership.voters_changed(local.membership()) > 1 {
         return Err(ChangeError::TooMuch);
     }
     Ok(())
