@@ -153,6 +153,11 @@ impl LogBook {
         Ok(())
     }
 
+    /// Whether no write in flight removes entries.
+    pub(crate) fn only_appends(&self) -> bool {
+        self.in_flight.iter().all(|flight| flight.op.reset.is_none() && flight.op.truncate_from.is_none())
+    }
+
     /// The log has removed what comes before this index.
     pub(crate) fn trimmed(&mut self, first: Index) {
         self.memory.trim_to(first);

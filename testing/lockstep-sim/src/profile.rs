@@ -314,7 +314,7 @@ impl Profile {
             weights,
             heartbeat: election_timeout / 6,
             election_timeout,
-            segment_bytes: *rng.pick(&[4 << 10, 16 << 10, 64 << 10, 1 << 20]),
+            segment_bytes: *rng.pick(&[4 << 10, 16 << 10, 64 << 10, 256 << 10]),
             max_append_bytes: *rng.pick(&[200, 1 << 10, 4 << 10, 16 << 10, 1 << 20, 1 << 20]),
             max_inflight_bytes: *rng.pick(&[2 << 10, 64 << 10, 4 << 20]),
             cache_bytes: *rng.pick(&[1 << 10, 64 << 10, 256 << 10, 1 << 20, 64 << 20]),
