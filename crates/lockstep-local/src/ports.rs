@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn two_who_look_for_ports_have_a_block_each() {
+    fn processes_have_port_blocks_of_their_own() {
         let dir = std::env::temp_dir().join(format!("lockstep-ports-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let mut blocks: Vec<Range> = (0..COUNT / BLOCK).map(|_| Range::take(&dir)).collect();
@@ -133,7 +133,12 @@ mod tests {
         assert_eq!((none.first, none.count, none.lock.is_none()), (FIRST, COUNT, true));
         // The lock ends with its process.
         drop(blocks.remove(3));
-        assert_eq!(Range::take(&dir).first, FIRST + 3 * BLOCK);
+        // A child process that another test is starting has a copy of the descriptor until it executes its program.
+        let is_freed = || {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            Range::take(&dir).first == FIRST + 3 * BLOCK
+        };
+        assert!((0..500).any(|_| is_freed()), "the lock is still held after 5 s");
         std::fs::remove_dir_all(&dir).unwrap();
         assert!(Range::take(&dir).lock.is_none(), "no folder");
     }
