@@ -73,7 +73,7 @@ pub struct Certification {
     pub depends_on: Seqno,
     /// The highest seqno that it conflicts with, where that is why it failed and it is known.
     pub conflict: Option<Seqno>,
-    /// Why it failed, where it did.
+    /// The reason of a failure.
     pub failure: Option<Failure>,
 }
 
@@ -84,17 +84,17 @@ pub enum Failure {
     Conflict,
     /// Its origin had not seen the trim mark.
     BelowTrim,
-    /// It says that its origin had seen what comes after it.
+    /// Its *last seen* is not below its own seqno.
     Impossible,
-    /// It cannot be read.
+    /// It cannot be decoded.
     Malformed,
-    /// Under a weak policy, of another than the leader.
+    /// Under a weak policy it comes from a member other than the leader.
     NotLeader,
-    /// A fragment of a streaming transaction, under way when a view had all servers roll that back (`order::streams`).
+    /// It is a fragment of a streaming transaction that a view has ended meanwhile (`raft::streams`).
     Overtaken,
-    /// Its origin had seen seqnos that a new leader left out, for its predecessor may have given them out.
+    /// Its origin had seen seqnos that a new leader left out, because the predecessor may have given them out.
     LostSight,
-    /// The trim marks say so; the log does not reach back to the reason.
+    /// A trim mark says that it failed. The log does not reach back to the reason.
     Recorded,
 }
 
@@ -117,17 +117,17 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Certification cannot go on: the log, or this program, is not what it should be. The member must stop.
+/// Certification cannot continue: the log is damaged, or the program has an error. The member must stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CertifyError {
     /// Entries come out of order.
     Order {
-        /// The one that came.
+        /// The seqno that came.
         seqno: Seqno,
-        /// The one before.
+        /// The one before it.
         last: Seqno,
     },
-    /// The log begins too late to judge this entry, and no trim mark tells: a state transfer is needed.
+    /// The log begins too late to judge this entry, and no trim mark has the verdict: a state transfer is needed.
     Unknown {
         /// The entry.
         seqno: Seqno,

@@ -4,47 +4,47 @@
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::types::{MemberId, Uuid, ViewUuid};
 
-/// What a member's log counts for.
+/// The role of a member in elections.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Role {
-    /// Its log does not count for majorities: a member that is still being filled, or a classic replica.
+    /// Does not count for majorities: a member that still receives its state, or a read replica.
     Learner = 0,
-    /// Its log counts.
+    /// Counts for majorities.
     Voter = 1,
     /// A voter without a database.
     Arbitrator = 2,
 }
 
 impl Role {
-    /// Whether its log counts for majorities.
+    /// Whether a member with this role counts for majorities.
     pub fn votes(self) -> bool {
         !matches!(self, Role::Learner)
     }
 }
 
-/// One member as the log knows it.
+/// A member in the membership.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberInfo {
     /// Its identity in the log.
     pub id: MemberId,
-    /// `wsrep_node_name`: for people, and not always unique, for its default is the host's name.
+    /// `wsrep_node_name`. For people; not always unique, because its default is the host's name.
     pub name: String,
-    /// Where its peers reach it: `host:port`.
+    /// The address for peers, `host:port`.
     pub address: String,
-    /// Where it is: `gmcast.segment`'s heir.
+    /// The zone (`member.zone`, or Galera's `gmcast.segment`).
     pub zone: u8,
-    /// Its role now.
+    /// The present role.
     pub role: Role,
-    /// Whether it wants to vote once it has the state (`member.vote`, `pc.weight`).
+    /// Whether it may become a voter once it has the state (`member.vote`, `pc.weight`).
     pub wants_vote: bool,
-    /// Whether it keeps no database.
+    /// Whether it has no database.
     pub arbitrator: bool,
 }
 
-/// The latest such entry in a log is in force, committed or not.
+/// The members of the cluster. The latest membership entry in a log is in force, committed or not.
 ///
-/// **Invariant:** sorted by id, ids unique. Two consecutive ones differ by at most one voter.
+/// **Invariant:** sorted by id, ids unique. Two consecutive memberships differ by at most one voter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Membership {
     /// All members, sorted by id.
@@ -62,9 +62,9 @@ impl Membership {
         self.members.iter().find(|m| m.name == name)
     }
 
-    /// Who a member of this name and address was before its log was lost: of that name, and of that address if
-    /// several have it. Its address alone may have changed, but of two members of one name neither is the other. Where
-    /// the addresses differ it may also be another server to which the name was copied: only time tells.
+    /// The former identity of a member with this name and address, whose log was lost. It has the same name; if several
+    /// members have that name, also the same address. If only the address differs, the address may have changed, or the
+    /// name was copied to another server.
     pub fn former(&self, name: &str, address: &str) -> Option<&MemberInfo> {
         let mut named = self.members.iter().filter(|m| m.name == name);
         let first = named.next()?;
@@ -74,7 +74,7 @@ impl Membership {
         }
     }
 
-    /// Whether it votes.
+    /// Whether this member is a voter.
     pub fn is_voter(&self, id: &MemberId) -> bool {
         self.get(id).is_some_and(|m| m.role.votes())
     }
@@ -84,12 +84,12 @@ impl Membership {
         self.members.iter().filter(|m| m.role.votes()).map(|m| m.id)
     }
 
-    /// How many voters make a majority.
+    /// The number of voters of a majority.
     pub fn majority(&self) -> usize {
         self.voters().count() / 2 + 1
     }
 
-    /// The same with this member added or replaced.
+    /// This membership with the member added or replaced.
     pub fn with(&self, member: MemberInfo) -> Membership {
         let mut members = self.members.clone();
         match members.binary_search_by(|m| m.id.cmp(&member.id)) {
@@ -99,12 +99,12 @@ impl Membership {
         Membership { members }
     }
 
-    /// The same without this member.
+    /// This membership without the member.
     pub fn without(&self, id: &MemberId) -> Membership {
         Membership { members: self.members.iter().filter(|m| m.id != *id).cloned().collect() }
     }
 
-    /// How many voters one has and the other has not.
+    /// The number of voters that only one of the two memberships has.
     pub fn voters_changed(&self, other: &Membership) -> usize {
         self.voters().filter(|id| !other.is_voter(id)).count()
             + other.voters().filter(|id| !self.is_voter(id)).count()
@@ -155,20 +155,20 @@ impl Membership {
     }
 }
 
-/// One member as the server sees it.
+/// A member in a view.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewMember {
     /// Its identity in the log.
     pub id: MemberId,
-    /// Its identity towards servers: fresh at each connect.
+    /// Its identity in views, new at each connect.
     pub view_uuid: ViewUuid,
     /// `wsrep_node_name`.
     pub name: String,
-    /// Where clients reach it (`wsrep_node_incoming_address`).
+    /// The address for clients (`wsrep_node_incoming_address`).
     pub incoming: String,
 }
 
-/// The connected members: leader first, then by view UUID, which is by age. An entry; takes a seqno.
+/// The connected members: the leader first, then by view UUID, that is, by age. An entry with a seqno.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct View {
     /// Counts the views of a history (`wsrep_cluster_conf_id`), from 1.

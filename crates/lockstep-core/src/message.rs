@@ -14,12 +14,12 @@ pub struct Proposal {
     pub payload: Bytes,
 }
 
-/// A leader's entries on their way to several members: what [`Message::Append`] says, but for its context.
+/// The contents of a [`Message::Append`] without its context, for several members.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Carried {
-    /// The entry before the first of these.
+    /// The entry before `entries`.
     pub prev_index: Index,
-    /// Its term.
+    /// The term of that entry.
     pub prev_term: Term,
     /// The leader's commit index.
     pub commit: Index,
@@ -29,36 +29,36 @@ pub struct Carried {
     pub entries: Vec<Entry>,
 }
 
-/// A message of the order protocol. Every one carries its sender's term.
+/// A message of the Raft protocol. "I" is the sender, "you" the receiver. Each message carries the sender's term.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the variants say it; the fields repeat the paper's names")]
 pub enum Message {
     /// Would you vote for me in `term` (which I have not entered)?
     PreVote { term: Term, last_index: Index, last_term: Term },
-    /// `term` is the asked one where granted, the answerer's own where not.
+    /// `term` is the queried one if granted, otherwise the sender's own.
     PreVoteReply { term: Term, granted: bool },
-    /// Vote for me. `transfer`: the old leader asked me to, so do not wait for its silence.
+    /// Vote for me. `transfer`: the old leader transfers leadership to me, so vote although it is not silent.
     Vote { term: Term, last_index: Index, last_term: Term, transfer: bool },
     /// The answer; the voter's vote is on its disk.
     VoteReply { term: Term, granted: bool },
     /// The leader's entries after (`prev_index`, `prev_term`). Empty: a probe or a heartbeat.
     Append {
-        /// The leader's.
+        /// The leader's term.
         term: Term,
-        /// The entry before the first of these.
+        /// The entry before `entries`.
         prev_index: Index,
-        /// Its term.
+        /// The term of that entry.
         prev_term: Term,
         /// The leader's commit index.
         commit: Index,
         /// Up to here the leader's own log is on disk: its ack.
         persisted: Index,
-        /// Comes back in the answer: round-trip times and read index (0: none).
+        /// Returned in the answer, for round-trip times and the read index; 0: none.
         context: u64,
         /// The entries, dense from `prev_index + 1`.
         entries: Vec<Entry>,
     },
-    /// "My log is the term's leader's up to `persisted`, on disk", to the leader and to origins that wait.
+    /// My log equals the leader's up to `persisted`, on disk. Sent to the leader and to origins that wait.
     Ack {
         /// The sender's current term: counts only if it is the entry's term.
         term: Term,
@@ -66,45 +66,45 @@ pub enum Message {
         persisted: Index,
         /// In the sender's memory, and the same as the leader's log.
         received: Index,
-        /// What the sender's server has finished: trimming waits for it.
+        /// The last seqno finished by the sender's server: trimming waits for it.
         finished: Seqno,
-        /// Of the append that this answers, 0 for none.
+        /// The context of the append that this answers; 0: none.
         context: u64,
     },
     /// `prev_index` is not in my log, or of another term.
     Reject {
-        /// The sender's.
+        /// The sender's term.
         term: Term,
-        /// The append's.
+        /// The append's `prev_index`.
         prev_index: Index,
-        /// Where the leader may try next: the last index that might agree.
+        /// The next index for the leader to try: the last one at which the logs may agree.
         hint_index: Index,
-        /// The term there.
+        /// The term at that index.
         hint_term: Term,
-        /// The database's position, where the sender has one: chooses the base if its log must begin anew.
+        /// The position of the sender's database, if known. It decides which snapshot the leader sends.
         position: Option<Seqno>,
-        /// Of the append that this answers.
+        /// The context of the append that this answers.
         context: u64,
     },
-    /// Begin your log anew after this state (a new learner, or one whose log is too old).
+    /// Begin your log after this state. For a new learner, or a member with a log that is too old.
     Snapshot {
-        /// The leader's.
+        /// The leader's term.
         term: Term,
-        /// What precedes the first entry that will follow.
+        /// The state before the first entry that will follow.
         state: Box<StateSnapshot>,
         /// The append context, as in [`Message::Append`].
         context: u64,
     },
-    /// Numbers `first` and on of the sender's incarnation, in order. `first` 0, with one empty note: a question, answered with
-    /// [`Message::ProposeReply`], which comes behind the proposals that were sent before it.
+    /// The proposals with the numbers from `first` on of the sender's incarnation, in order. With `first` 0 and one empty
+    /// note it is a query, answered with [`Message::ProposeReply`]. The query follows all proposals that were sent before.
     Propose { term: Term, incarnation: u64, first: u64, proposals: Vec<Proposal> },
-    /// What the leader's log holds of the sender's session: go on after `number`. Also sent unasked by a new leader.
+    /// The leader's log has your proposals up to `number`: continue after it. A new leader sends this without a query.
     ProposeReply { term: Term, incarnation: u64, number: u64 },
-    /// Which index must I have to read what has been acknowledged until now?
+    /// Which index covers everything acknowledged until now?
     ReadIndex { term: Term, context: u64 },
-    /// The leader's last appended index of when it was asked; it was still the leader after that. `None`: not a leader.
+    /// The leader's last index at the time of the query, and it was still the leader after that. `None`: not a leader.
     ReadIndexReply { term: Term, context: u64, index: Option<Index> },
-    /// Campaign at once: I hand over to you.
+    /// Campaign at once: I transfer leadership to you.
     TimeoutNow { term: Term },
     /// From the leader: every entry up to `policy_index` meets its policy. `fallen_back`: semisync continues as async.
     PolicyMet { term: Term, policy_index: Index, fallen_back: bool },
@@ -116,9 +116,9 @@ pub enum Message {
     FetchTail { term: Term, from: Index },
     /// The entries after (`prev_index`, `prev_term`) of a log that ends at `last`.
     TailEntries { term: Term, prev_index: Index, prev_term: Term, last: Index, entries: Vec<Entry> },
-    /// An append from the leader, and to whom else of the receiver's zone it is to be passed on.
+    /// An append from the leader, to be forwarded to other members of the receiver's zone.
     Relay {
-        /// The leader's.
+        /// The leader's term.
         term: Term,
         /// The recipients of [`Message::Relayed`].
         to: Vec<MemberId>,
@@ -127,7 +127,8 @@ pub enum Message {
         /// The append.
         carried: Carried,
     },
-    /// What the leader of `term` says, whoever brings it. It may overtake what it follows, which is no reason to refuse it.
+    /// An append of the leader of `term`, forwarded by a relay. It may arrive before its predecessor. Then the receiver keeps
+    /// it, and does not reject it.
     Relayed { term: Term, carried: Carried },
 }
 

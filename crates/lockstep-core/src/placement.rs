@@ -12,33 +12,33 @@ use crate::raft::{Failpoint, Raft};
 use crate::types::*;
 use std::collections::BTreeMap;
 
-/// So many windows in a row the writer must be the same.
+/// The writer must be the same for this number of windows in a row.
 pub const WINDOWS: u32 = 5;
-/// Of a hundred proposals it makes at least so many.
+/// The writer's least share of all proposals, in percent.
 pub const SHARE: u64 = 90;
-/// And at least so many in each window: a commit may take a long round trip.
+/// The writer's least number of proposals in each window. It is low, because a commit may take a long round trip.
 const LEAST: u64 = 3;
-/// A leader moves leadership only after so many windows in office.
+/// A leader transfers leadership only after this number of windows in its role.
 pub const REST: u64 = 10;
-/// After an operator has put it there, so many.
+/// The same after an operator's command made it the leader.
 pub const REST_AFTER_COMMAND: u64 = 60;
 /// The longest wait, in windows.
 const REST_MOST: u64 = 600;
-/// Whoever moves it again within so many of its rests has moved it too soon.
+/// A transfer within this many waits after the last one was too early, so the wait doubles.
 const SOON: u64 = 8;
 /// A writer that lacks more entries than this has not caught up.
 const NEAR_ENOUGH: Index = 64;
 
-/// Watches who writes. One for each member; it counts only while that member leads.
+/// Measures which member writes. Each member has one, and it counts only while that member leads.
 #[derive(Clone, Debug)]
 pub struct WriterShare {
-    /// One window, µs.
+    /// The length of a window, µs.
     window: Micros,
-    /// The last term in which this member has been seen to lead.
+    /// The last term in which this member led.
     term: Term,
-    /// A window is counted; not while it does not lead, nor where nobody else may write.
+    /// A window has begun. False while this member does not lead, and if only the leader may write.
     counts: bool,
-    /// The present window began then, with these numbers.
+    /// The beginning of the present window, and the numbers of that time.
     since: Micros,
     written: BTreeMap<MemberId, u64>,
     /// The member that has written nearly everything, for how many windows in a row, and its share of the last, in percent.
@@ -49,7 +49,7 @@ pub struct WriterShare {
 }
 
 impl WriterShare {
-    /// With windows of this length, µs.
+    /// Measures in windows of this length, µs.
     pub fn new(window: Micros) -> WriterShare {
         WriterShare {
             window,
@@ -64,28 +64,28 @@ impl WriterShare {
         }
     }
 
-    /// Counts anew from now on.
+    /// Forgets the present window.
     fn forget(&mut self) {
         self.counts = false;
         self.writer = None;
         self.written.clear();
     }
 
-    /// Whom this member, as the leader, should let lead instead, and that one's share of all proposals in percent. The
-    /// caller knows what the order does not: whether its server is fit.
-    pub fn look(&mut self, order: &Raft, now: Micros) -> Option<(MemberId, u64)> {
-        let weak = order.policy().is_weak();
-        if !order.has_committed_in_term() {
+    /// The member to which this leader should transfer leadership, and its share of all proposals in percent. The caller
+    /// checks whether that member's server is fit.
+    pub fn look(&mut self, raft: &Raft, now: Micros) -> Option<(MemberId, u64)> {
+        let weak = raft.policy().is_weak();
+        if !raft.has_committed_in_term() {
             self.forget();
             return None;
         }
-        if self.term != order.term() {
-            self.term = order.term();
+        if self.term != raft.term() {
+            self.term = raft.term();
             self.forget();
-            // A view that lists it first already when it comes to lead was made by a command to that end; but under a weak
-            // policy every leader begins with one.
-            let first = order.tail_state().view.members.first();
-            let commanded = !weak && first.is_some_and(|first| first.id == order.id());
+            // If a view lists this member first before its term, an operator's command made it the leader. Under a weak
+            // policy every leader begins with such a view.
+            let first = raft.tail_state().view.members.first();
+            let commanded = !weak && first.is_some_and(|first| first.id == raft.id());
             let rest = if commanded { self.rest.max(REST_AFTER_COMMAND * self.window) } else { self.rest };
             self.rests_until = now + rest;
         }
@@ -95,15 +95,15 @@ impl WriterShare {
         }
         if !self.counts {
             self.counts = true;
-            self.begin(order, now);
+            self.begin(raft, now);
         } else if now >= self.since + self.window {
-            self.count(order);
-            self.begin(order, now);
+            self.count(raft);
+            self.begin(raft, now);
         }
         let (writer, windows, share) = self.writer?;
-        let rested = now >= self.rests_until || order.failpoints().is_active(Failpoint::FollowsAtOnce);
+        let rested = now >= self.rests_until || raft.failpoints().is_active(Failpoint::FollowsAtOnce);
         let due = windows >= WINDOWS && rested;
-        (due && may_follow(order, &writer, now)).then_some((writer, share))
+        (due && may_follow(raft, &writer, now)).then_some((writer, share))
     }
 
     /// Leadership has been handed over to the writer.
@@ -115,15 +115,15 @@ impl WriterShare {
         self.writer = None;
     }
 
-    fn begin(&mut self, order: &Raft, now: Micros) {
+    fn begin(&mut self, raft: &Raft, now: Micros) {
         self.since = now;
-        self.written.clone_from(order.written_by());
+        self.written.clone_from(raft.written_by());
     }
 
     /// A window ends.
-    fn count(&mut self, order: &Raft) {
+    fn count(&mut self, raft: &Raft) {
         let (mut all, mut most) = (0, (0, None));
-        for (id, written) in order.written_by() {
+        for (id, written) in raft.written_by() {
             let count = written.saturating_sub(self.written.get(id).copied().unwrap_or(0));
             all += count;
             if count > most.0 {
@@ -131,7 +131,7 @@ impl WriterShare {
             }
         }
         let nearly_all = most.0 >= LEAST && most.0 * 100 >= all * SHARE;
-        let now = most.1.filter(|id| nearly_all && *id != order.id());
+        let now = most.1.filter(|id| nearly_all && *id != raft.id());
         self.writer = now.map(|id| {
             let before =
                 self.writer.filter(|(writer, ..)| *writer == id).map_or(0, |(_, windows, _)| windows);
@@ -140,14 +140,13 @@ impl WriterShare {
     }
 }
 
-/// Whether it can lead at once, as far as the order knows.
-fn may_follow(order: &Raft, id: &MemberId, now: Micros) -> bool {
-    let membership = order.membership();
-    let settled =
-        order.tail_state().membership_index <= order.commit() && !order.is_transferring_leadership();
+/// Whether it can lead at once, as far as Raft knows.
+fn may_follow(raft: &Raft, id: &MemberId, now: Micros) -> bool {
+    let membership = raft.membership();
+    let settled = raft.tail_state().membership_index <= raft.commit() && !raft.is_transferring_leadership();
     let voter = membership.get(id).is_some_and(|member| member.role.votes() && !member.arbitrator);
-    let near = order.matched(id) + NEAR_ENOUGH >= order.last_index();
-    let timeout = order.election_timeout() / 2 + 2 * order.rtt(id).unwrap_or(0);
-    let responsive = order.last_answer(id).is_some_and(|at| now.saturating_sub(at) < timeout);
+    let near = raft.matched(id) + NEAR_ENOUGH >= raft.last_index();
+    let timeout = raft.election_timeout() / 2 + 2 * raft.rtt(id).unwrap_or(0);
+    let responsive = raft.last_answer(id).is_some_and(|at| now.saturating_sub(at) < timeout);
     settled && voter && near && responsive
 }

@@ -101,11 +101,11 @@ pub struct StateSnapshot {
     pub policy: Policy,
     /// The latest trim mark.
     pub trim: Seqno,
-    /// The trim mark before it. A log from which one certifies must begin at or below this one.
+    /// The trim mark before it. Certification must start from a log that begins at or below this one.
     pub trim_previous: Seqno,
-    /// All verdicts up to this seqno are told by trim marks.
+    /// Trim marks hold all verdicts up to this seqno.
     pub verdicts_to: Seqno,
-    /// What deduplicates proposals.
+    /// The last proposal of each member, to detect duplicates.
     pub sessions: BTreeMap<MemberId, Session>,
     /// The leader of the last entry's term; nil if the log does not say.
     pub leader: MemberId,

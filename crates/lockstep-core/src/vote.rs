@@ -1,7 +1,7 @@
 //! Votes on results: each member's result of applying a seqno, and the decision between differing ones.
 //!
-//! Members apply the same entries to the same data, so that they come to the same result. One that does not has other
-//! data, or a fault. Which of two it is cannot be known; that the many are right is the best guess.
+//! Members apply the same entries to the same data, so their results are equal. A member with another result has other
+//! data, or a fault. If results differ, the most frequent one is the best guess.
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::types::*;
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 /// The result of applying an entry: [`SUCCESS`], or a hash of the error's text.
 pub type Opinion = u64;
 
-/// It was applied.
+/// The entry was applied.
 pub const SUCCESS: Opinion = 0;
 
-/// The opinion of a member whose server reports this error: two are equal where their servers say the same.
+/// The opinion of a member whose server reports this error. Equal texts give equal opinions.
 pub fn opinion(error: &[u8]) -> Opinion {
     // Only the bytes before the first NUL are the server's text.
     let text = error.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -24,13 +24,13 @@ pub fn opinion(error: &[u8]) -> Opinion {
     }
 }
 
-/// How a vote has ended; the payload of an [`EntryKind::Outcome`] entry. Members that found something else of this seqno
-/// are not like the others.
+/// The outcome of a vote; the payload of an [`EntryKind::Outcome`] entry. A member with another opinion on this seqno is
+/// inconsistent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VoteOutcome {
-    /// Of applying this seqno.
+    /// The seqno whose result was voted on.
     pub seqno: Seqno,
-    /// What counts.
+    /// The winning opinion.
     pub winner: Opinion,
     /// The opinions by member, for the log line.
     pub opinions: Vec<(MemberId, Opinion)>,

@@ -38,16 +38,16 @@ pub const HEADER: usize = 80;
 
 const VERSION: u16 = 1;
 
-/// What the origin of a payload had seen, without taking the payload apart; `None` where it is too short to say.
+/// *Last seen* of a payload, without decoding the rest; `None` if the payload is too short.
 pub fn last_seen(payload: &[u8]) -> Option<Seqno> {
     Some(Seqno::from_le_bytes(*payload.get(8..16)?.first_chunk()?))
 }
 
-/// In the place of [`last_seen`]: a view has overtaken this fragment of a streaming transaction, and it fails. (So it does
-/// for those who do not know this number: nobody can have seen that much.)
+/// The value of [`last_seen`] that marks a fragment of a streaming transaction as overtaken by a view, so that it fails.
+/// Versions that do not know it fail the fragment, too, because the value is above every seqno.
 pub const OVERTAKEN: Seqno = Seqno::MAX;
 
-/// This payload, as that of a fragment that a view has overtaken.
+/// The payload of a fragment, marked as overtaken.
 pub fn overtaken(payload: &[u8]) -> Bytes {
     let mut bytes = payload.to_vec();
     if let Some(field) = bytes.get_mut(8..16) {
@@ -200,10 +200,10 @@ pub struct Pieces {
     pub hash: u64,
 }
 
-/// A write-set taken apart. The data are slices of the payload, not copies.
+/// A decoded write-set. The data are slices of the payload, not copies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriteSet {
-    /// Who and when.
+    /// The header.
     pub meta: Meta,
     /// The data to apply; empty while it is in `pieces`.
     pub data: Bytes,
@@ -211,7 +211,7 @@ pub struct WriteSet {
     pub unordered: Bytes,
     /// Annotation.
     pub annotation: Bytes,
-    /// Where the data are, if elsewhere: see [`assemble`].
+    /// The pieces with the data, if the write-set is large: see [`assemble`].
     pub pieces: Option<Pieces>,
     hashes: Bytes,
     types: Bytes,

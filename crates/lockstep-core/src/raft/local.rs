@@ -94,7 +94,7 @@ impl Local {
         self.leader
     }
 
-    /// Whom this member has given its vote in `term`.
+    /// The member that got this member's vote in `term`.
     pub(super) fn voted_for(&self) -> Option<MemberId> {
         self.voted_for
     }
@@ -132,7 +132,7 @@ impl Local {
         self.disk.persisted()
     }
 
-    /// What this member vouches for: on its disk, and the same as the leader's log.
+    /// The last index that this member acknowledges: on its disk, and equal to the leader's log.
     pub(super) fn acknowledged(&self) -> Index {
         if self.is_active(Failpoint::AckBeforeFsync) {
             return self.log.matched();

@@ -11,20 +11,20 @@ use std::sync::Arc;
 /// The beginning of a segment.
 #[derive(Clone, Debug)]
 pub(super) struct Base {
-    /// The fold of all that precedes the segment.
+    /// The snapshot before the segment.
     pub(super) state: StateSnapshot,
     /// Bytes of entries in the segment; after a truncation, an upper bound.
     pub(super) bytes: u64,
 }
 
-/// Seqnos that a view has left out: what a lost leader may have given to write-sets that nobody else has.
+/// Seqnos that a view has left out: a lost leader may have given them to write-sets that no other member has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// Where the view is.
+    /// The index of the view.
     pub index: Index,
-    /// The last seqno before it.
+    /// The last seqno before the view.
     pub before: Seqno,
-    /// Its own.
+    /// The seqno of the view.
     pub after: Seqno,
 }
 
@@ -38,7 +38,7 @@ impl Gap {
         })
     }
 
-    /// Whether a database that stands there has what this history has not.
+    /// Whether a database at this seqno has transactions that this history lacks.
     pub fn holds(&self, seqno: Seqno) -> bool {
         self.before < seqno && seqno < self.after
     }
@@ -67,16 +67,16 @@ pub(super) struct Log {
     matched: Index,
     /// The snapshot after the last entry: the membership, sessions and seqno in force.
     tail: StateSnapshot,
-    /// Where each run of entries of one term begins. Ascending in both.
+    /// The first index of each term in the log. Ascending in both.
     terms: VecDeque<(Index, Term)>,
-    /// What views of this log leave out, ascending.
+    /// The seqnos that views of this log leave out, ascending.
     gaps: Vec<Gap>,
     /// Write-sets and statements of each member that were appended here, truncated again or not.
     written: BTreeMap<MemberId, u64>,
     cache: VecDeque<Entry>,
     /// Sum of `Entry::size` over the cache.
     cached_bytes: usize,
-    /// The same over those above the commit index.
+    /// The same sum over the entries above the commit index.
     uncommitted_bytes: usize,
     /// The last uncommitted entry of each origin, which waits for acks.
     origins: BTreeMap<MemberId, Index>,
@@ -534,7 +534,7 @@ impl Log {
         self.bases.push_back(Base { state: state.clone(), bytes });
     }
 
-    /// The fold before the log's first entry.
+    /// The snapshot before the log's first entry.
     pub(super) fn base_state(&self) -> StateSnapshot {
         self.bases.front().map_or_else(|| self.committed.clone(), |base| base.state.clone())
     }

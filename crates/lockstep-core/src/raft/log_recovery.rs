@@ -40,21 +40,21 @@ pub(super) enum Next {
     AskForVotes,
 }
 
-/// The fate of a part of a tail.
+/// The result of a received part of a tail.
 #[derive(PartialEq, Debug)]
 pub(super) enum Part {
-    /// It is late or early, or the source was asked for something else.
+    /// The part is late, early, or not the requested one.
     Ignored,
-    /// The source has nothing that could be used.
+    /// The source has no usable entries.
     Unusable,
     /// These entries go into the log: they continue it, or replace its entries above the commit index.
     Taken(Vec<Entry>),
 }
 
-/// Events that the passing of time has brought.
+/// The results of a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Tick {
-    /// A slow member is waited for: the campaign must not end meanwhile.
+    /// The candidate waits for a slow member: the campaign must not end meanwhile.
     pub(super) is_waiting: bool,
     /// The wait for members beyond a majority is over.
     pub(super) wait_is_over: bool,
@@ -69,16 +69,16 @@ struct Campaign {
     answers: BTreeMap<MemberId, (Term, Index)>,
     /// Members lost while their tail was being fetched; on return they are queried again.
     lost: BTreeSet<MemberId>,
-    /// When it began.
+    /// The time of its beginning.
     began: Micros,
     /// Members that are responsive without a reply, because their disks are slow, and when they were last heard.
     slow: BTreeMap<MemberId, Micros>,
     /// The end of the wait for members beyond a majority; [`Micros::MAX`] once it has passed.
     deadline: Micros,
     late: bool,
-    /// All were asked before: this is about one member that answered late.
+    /// All members were queried before. This campaign concerns one member that answered late.
     again: bool,
-    /// When to repeat what has not been answered: messages are lost.
+    /// When to repeat unanswered queries, because messages may be lost.
     repeat_at: Micros,
     /// The member whose tail is being fetched.
     source: Option<Source>,
@@ -90,14 +90,14 @@ struct Campaign {
 #[derive(Debug)]
 struct Source {
     id: MemberId,
-    /// Up to here, the index and its term, there is nothing to be fetched: we have it, or have taken it.
+    /// Index and term of the last entry that we have or have fetched.
     at: (Index, Term),
-    /// It is not known yet whether that log has what ours ends with.
+    /// It is unknown yet whether the source's log contains our last entry.
     probing: bool,
     /// When the request is repeated, and the timeout of the next one.
     repeat_at: Micros,
     timeout: Micros,
-    /// Parts that have overtaken others, by the index and term that they go on from; no more bytes than may be on their way.
+    /// Parts that have overtaken others, by index and term of their predecessor. Bounded by the bytes in flight.
     early: BTreeMap<(Index, Term), Vec<Entry>>,
 }
 
@@ -119,7 +119,7 @@ impl Campaign {
     }
 }
 
-/// The log recovery of a candidate, if one is under way.
+/// The log recovery of a candidate, if one is in progress.
 #[derive(Debug, Default)]
 pub(super) struct LogRecovery {
     campaign: Option<Campaign>,

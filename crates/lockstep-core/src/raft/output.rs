@@ -12,20 +12,20 @@ use std::sync::Arc;
 pub enum Output {
     /// Send a message now; nothing it depends on is still in flight to the disk.
     Send {
-        /// To whom.
+        /// The receiver.
         to: MemberId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Write it; answer with [`super::Raft::written`].
+    /// Write to the log; answer with [`super::Raft::written`].
     Write(WriteOp),
     /// Read entries from the log for a peer that lags; answer with [`super::Raft::fetched`].
     Fetch {
-        /// For whom.
+        /// The peer.
         to: MemberId,
         /// The first entry.
         from: Index,
-        /// Bytes of entries that should do.
+        /// Stop after this number of bytes.
         max_bytes: usize,
     },
     /// The commit index has moved, or another limit of delivery.
@@ -34,7 +34,7 @@ pub enum Output {
         index: Index,
         /// Up to here entries are committed, and on the own disk.
         deliverable: Index,
-        /// Up to here they may be handed to the server of this member: [`super::Raft::early`].
+        /// Up to here entries may be delivered to the server of this member: [`super::Raft::early`].
         early: Index,
         /// Up to here every entry meets its policy: [`super::Raft::policy_index`].
         policy_index: Index,
@@ -50,20 +50,20 @@ pub enum Output {
     },
     /// A read may go on once everything up to `index` has been delivered.
     ReadReady {
-        /// What [`super::Raft::read_index`] returned.
+        /// The result of [`super::Raft::read_index`].
         context: u64,
         /// The index that must have been delivered.
         index: Index,
     },
-    /// Nobody could say; ask again.
+    /// The read index is unknown; ask again.
     ReadFailed {
-        /// What [`super::Raft::read_index`] returned.
+        /// The result of [`super::Raft::read_index`].
         context: u64,
     },
-    /// The log gives up entries from here on of which this member has delivered some before they were committed: its
-    /// database has what the cluster has not. It must not go on with it.
+    /// The log loses entries from `from` on, and this member has delivered some of them before they were committed. Its
+    /// database has transactions that the cluster lacks, so the member must not continue with it.
     Diverged {
-        /// The first entry that is given up.
+        /// The first lost entry.
         from: Index,
     },
     /// Another membership is in force.

@@ -161,12 +161,12 @@ impl Raft {
         self.local.deliverable()
     }
 
-    /// The fold of the whole log: membership in force, sessions.
+    /// The snapshot after the last entry: membership in force, sessions.
     pub fn tail_state(&self) -> &StateSnapshot {
         self.local.log().tail()
     }
 
-    /// The fold up to the commit index.
+    /// The snapshot at the commit index.
     pub fn committed_state(&self) -> &StateSnapshot {
         self.local.log().committed()
     }
@@ -198,7 +198,7 @@ impl Raft {
         committed.map(|gap| (gap.before + 1, gap.after - 1))
     }
 
-    /// What this member's own term of office has begun with leaving out, if it leads, and has.
+    /// The seqnos that this leader's first view left out, if it did.
     pub fn left_out_by_own_term(&self) -> Option<Gap> {
         let last = self.local.log().gaps().last().filter(|_| self.is_leader())?;
         (self.local.log().term_at(last.index) == Some(self.term())).then_some(*last)
@@ -341,18 +341,18 @@ impl Raft {
         self.replication.set_relaying(on);
     }
 
-    /// This member, which is connected, understands [`Message::Relay`] and [`Message::Relayed`]. Holds until it is lost.
+    /// A connected member understands [`Message::Relay`] and [`Message::Relayed`]. Holds until its connection is lost.
     pub fn peer_relays(&mut self, id: MemberId) {
         self.relay.set_able(id);
     }
 
-    /// So many bytes wait in the transport for this member to take them. If they are many, nothing more is passed on to it:
-    /// the leader sees that it does not get on, and feeds it at the pace of its answers.
+    /// Sets the number of bytes that wait in the transport for this member. If there are many, no more entries are forwarded
+    /// to it. The leader then detects that the member makes no progress, and sends to it directly.
     pub fn set_queued(&mut self, id: MemberId, bytes: usize) {
         self.relay.set_queued(id, bytes);
     }
 
-    /// Bytes of entries that this member has passed on to others of its zone.
+    /// Bytes of entries that this member has forwarded in its zone.
     pub fn relayed_bytes(&self) -> u64 {
         self.relay.passed_on()
     }

@@ -1,8 +1,8 @@
-//! One copy for each zone: entries for several members of another zone go to one of them, the relay, who passes them on.
+//! Zone relays: entries for several members of another zone go to one of them, the relay, which forwards them.
 //!
-//! A line between zones is long and often narrow, so the same bytes should cross it once. Everything else stays between
-//! each member and the leader: acks, rejections, heartbeats, commit indices, snapshots, and entries that the leader has to
-//! read from its disk.
+//! A line between zones is long and often narrow, so the same bytes should cross it once. All other messages go directly
+//! between each member and the leader: acks, rejections, heartbeats, commit indices, snapshots, and entries that the
+//! leader has to read from its disk.
 //!
 //! **Why it is safe.** A relayed message is an unchanged append of the term's leader. Within a term the leader's log,
 //! commit index and persisted index only grow. So an append stays true for the whole term, however late or often it
@@ -14,12 +14,13 @@
 //! without its predecessor, but keeps it (`early`). The leader detects a loss by comparison: the recipient makes no
 //! progress while its relay does.
 //!
-//! **Failures.** The leader feeds a member itself, from its received index on, as soon as its relay is disconnected, is
-//! still catching up, or does not answer in time. It does so, too, if the member stays behind its relay for too long.
-//! The cause is excluded from relaying for a while, longer each time: the relay, if it reaches no recipient. A slow
-//! relay is replaced by a member with a shorter or faster path.
+//! **Failures.** The leader sends to a member directly, from its received index on, if its relay is disconnected, is still
+//! catching up, or does not answer in time. It does the same if the member stays behind its relay for too long. Then the
+//! leader excludes the relay from relaying if it reaches no recipient, otherwise the member. Each exclusion is longer. A
+//! slow relay is replaced by a member with a shorter or faster path.
 //!
-//! **Invariants** of the leader's side (`replication/zones.rs`): a peer with `via` is fed like one that replicates; its relay is of its zone, and has no `via`.
+//! **Invariants** of the leader's side (`replication/zones.rs`): a peer with `via` is in the state
+//! `Replicate`; its relay is of its zone, and has no `via`.
 
 use super::failpoints::Failpoint;
 use super::local::{Local, Role};
@@ -40,14 +41,14 @@ pub(super) struct Relay {
     /// Appends whose predecessor is missing, by `prev_index`. All of our term.
     early: BTreeMap<Index, Carried>,
     early_bytes: usize,
-    /// The highest commit index that the leader of our term has told of.
+    /// The highest commit index received from the leader of our term.
     commit: Index,
     /// Bytes of entries that this member has forwarded, summed over recipients.
     passed_on: u64,
 }
 
 impl Relay {
-    /// Another term: nothing has been said in it.
+    /// A new term begins, without any append.
     pub(super) fn enter_term(&mut self, local: &Local) {
         self.commit = 0;
         if !local.is_active(Failpoint::RelayedOfAnyTerm) {
@@ -65,7 +66,7 @@ impl Relay {
         self.able.contains(id)
     }
 
-    /// So many bytes wait in the transport for this member.
+    /// Sets the bytes that wait in the transport for this member.
     pub(super) fn set_queued(&mut self, id: MemberId, bytes: usize) {
         self.queued.insert(id, bytes);
     }

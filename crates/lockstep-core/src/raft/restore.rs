@@ -1,4 +1,4 @@
-//! Reading the own log back at the start.
+//! Restores the state from the own log at the start.
 
 use super::log::{Gap, Log};
 use super::write::Vote;
@@ -7,21 +7,21 @@ use crate::snapshot::StateSnapshot;
 use crate::types::*;
 use bytes::Bytes;
 
-/// What the disk kept.
+/// The state on the disk.
 #[derive(Clone, Debug, Default)]
 pub struct Restored {
     /// The vote.
     pub vote: Vote,
-    /// The fold up to the commit hint (or the log's end, if that is lower; or its base, if that is higher). `None`:
-    /// there is a vote, but no log.
+    /// The snapshot at the commit hint, but not above the log's end nor below its base. `None`: there is a vote, but no
+    /// log.
     pub committed: Option<StateSnapshot>,
-    /// All entries after it.
+    /// All entries after `committed`.
     pub tail: Vec<Entry>,
-    /// Where each run of entries of one term begins; first of all the base of the log.
+    /// The first index of each term, beginning with the base of the log.
     pub terms: Vec<(Index, Term)>,
     /// The base of each segment, ascending, and the bytes of its entries.
     pub bases: Vec<(StateSnapshot, u64)>,
-    /// What views of the log leave out, ascending.
+    /// The seqnos that views of the log leave out, ascending.
     pub gaps: Vec<Gap>,
 }
 
@@ -50,9 +50,9 @@ impl Restored {
 #[derive(Debug, Default)]
 pub struct RestoreBuilder {
     commit_hint: Index,
-    /// The fold up to the commit hint, as far as we got.
+    /// The snapshot up to the commit hint, as far as the log was read.
     committed: Option<StateSnapshot>,
-    /// The fold of everything so far, once it differs from `committed`.
+    /// The snapshot of all entries read, once it differs from `committed`.
     tail: Option<StateSnapshot>,
     entries: Vec<Entry>,
     terms: Vec<(Index, Term)>,

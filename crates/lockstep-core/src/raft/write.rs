@@ -4,40 +4,39 @@ use super::log::Log;
 use crate::snapshot::StateSnapshot;
 use crate::types::*;
 
-/// The vote as the disk keeps it.
+/// The vote in its durable form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Vote {
-    /// The highest term that we have seen.
+    /// The highest known term.
     pub term: Term,
-    /// Whom we gave our vote in it.
+    /// The member that got our vote in that term.
     pub voted_for: Option<MemberId>,
 }
 
-/// One write to the log. Its parts are to be done in the order of the fields; all are durable, or none may be
-/// answered with [`super::Raft::written`].
+/// A write to the log. The node executes its parts in the order of the fields, and calls [`super::Raft::written`] when all
+/// are durable.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WriteOp {
-    /// Its number. Ascending; a ticket's arrival means that of all before it.
+    /// The number of the write, ascending. Completion of a ticket implies that of all lower ones.
     pub ticket: u64,
-    /// Write these to a rescue file, and have it on the disk, before anything else: they may have been acknowledged,
-    /// and the log is about to lose them.
+    /// Write and sync these to a rescue file first: they may have been acknowledged, and the log is about to lose them.
     pub rescue: Vec<Rescue>,
-    /// Forget the log; it begins anew after this state.
+    /// Replace the log by an empty one that begins after this state.
     pub reset: Option<Box<StateSnapshot>>,
-    /// Forget the entries from here on.
+    /// Truncate the log from this index on.
     pub truncate_from: Option<Index>,
     /// Begin a new segment with this base.
     pub roll: Option<Box<StateSnapshot>>,
-    /// Append these.
+    /// The entries to append.
     pub entries: Vec<Entry>,
-    /// Keep this vote. The commit hint beside it, if any, must not be above [`super::Raft::deliverable`].
+    /// The vote to store. The commit hint beside it, if any, must not be above [`super::Raft::deliverable`].
     pub vote: Option<Vote>,
 }
 
-/// The end of a log that is given up, though a weak policy may have acknowledged it.
+/// A tail that the log loses although a weak policy may have acknowledged it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rescue {
-    /// The fold of the log before it.
+    /// The snapshot before the tail.
     pub base: Box<StateSnapshot>,
     /// The entries, dense.
     pub entries: Vec<Entry>,
