@@ -100,15 +100,15 @@ pub struct NodeConfig {
     pub tls: Option<TlsOptions>,
     /// `status.address`: a TCP address for read-only status, if any.
     pub status_address: Option<String>,
-    /// The lines.
+    /// Receives the log's lines.
     pub logger: Logger,
     /// Numbers of the front end that are served with the node's (called on `ls-node`: only reads atomics).
     pub front_end_stats: Option<FrontEndStats>,
-    /// How the front end's commits are made to stand still; `None`: it has none, and is not asked.
+    /// Stops the front end's commits at a barrier; `None`: the front end has no commits.
     pub hold: Option<Arc<dyn CommitBarrier>>,
-    /// What the node's own threads do first: others wait for them.
+    /// Called first on the node's own threads, for instance to ask for short time slices: other threads wait for them.
     pub thread_begins: Option<fn()>,
-    /// Whom the front end lets in; `None`: everybody who knows the cluster's name.
+    /// The check of the allow-list; `None`: every peer that knows the cluster's name is accepted.
     pub allowed: Option<AllowCheck>,
     /// Progress callback on the way to Synced: called at the begin, once a second, and at the end.
     pub progress: Option<ProgressCall>,
@@ -116,26 +116,26 @@ pub struct NodeConfig {
     pub event: Option<EventCall>,
     /// Called on `ls-node` when another policy is in force; must not block.
     pub policy_changed: Option<PolicyCall>,
-    /// Ends the server's process; `None`: there is none.
+    /// Ends the server's process; `None`: there is no server.
     pub end_server: Option<EndServer>,
 }
 
-/// A member as this one knows it now.
+/// A member of the present view, by this member's knowledge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberNow {
-    /// Its identity towards servers.
+    /// Its identity in views.
     pub view_uuid: ViewUuid,
     /// `wsrep_node_name`.
     pub name: String,
-    /// Where clients reach it.
+    /// Its address for clients.
     pub incoming: String,
     /// Its state; `None`: not reported yet.
     pub state: Option<LocalState>,
     /// The last seqno finished by its server; −1 if unknown.
     pub finished: Seqno,
-    /// Leads.
+    /// Whether it leads.
     pub leader: bool,
-    /// Has no database.
+    /// Whether it is an arbitrator, without a database.
     pub arbitrator: bool,
 }
 

@@ -39,14 +39,14 @@ pub struct Spent {
     pub waited: Duration,
 }
 
-/// One that takes longer, ns, counts as one that takes so long.
+/// Longer times, in ns, count as this one.
 const MOST: u64 = 1_000_000;
-/// The means follow with the weight 1/this.
+/// A new value has the weight 1/this in the means.
 const WEIGHT: u64 = 16;
 /// A wait below this fraction (1/x) of the work time counts as none.
 const HARDLY: u64 = 4;
 
-/// What it costs, ns, that one thread waits for its turn and another one wakes it: work that is shorter is not shared.
+/// The cost, in ns, of one thread that waits for its turn and is woken by another. Shorter work is not shared.
 const HAND_OFF: u64 = 5_000;
 
 /// See the module.
@@ -57,8 +57,7 @@ pub(crate) struct ApplierPool {
     hands: Vec<Seqno>,
     /// The mean times of work and of waiting, ns, once they have been measured.
     means: Option<(u64, u64)>,
-    /// The median time of work, ns: unlike the mean it does not say of many short ones that they are long where a few were
-    /// interrupted in the middle.
+    /// The median time of work, in ns. A few interrupted write-sets raise the mean, but not the median.
     typical: u64,
     /// The number of extra threads, because none of the working ones has returned.
     extra: usize,

@@ -27,10 +27,10 @@ pub(crate) enum ReadFor {
 pub(crate) enum Effect {
     /// A frame to a connected peer. The parts of its payload follow one another; long ones share the entries' bytes.
     Send { to: MemberId, kind: u8, payload: Vec<Bytes> },
-    /// To the log, in this order; answered by `Member::written`. With `may_defer`, no commit needs the sync, and it may
-    /// be delayed by [`SYNC_DEFERRAL`].
+    /// Write to the log, in this order; answered by `Member::written`. With `may_defer`, no commit needs the sync, and it
+    /// may be delayed by [`SYNC_DEFERRAL`].
     Write { op: WriteOp, may_defer: bool },
-    /// Entries from the log; answered by `Member::read`.
+    /// Read entries from the log; answered by `Member::read`.
     Read { whom: ReadFor, from: Index, max_bytes: usize },
     /// Whole segments of the log may be removed.
     TrimLog(TrimLimits),
@@ -62,7 +62,7 @@ pub(crate) enum Effect {
     Answer { token: u64, answer: Answer },
 }
 
-/// What of the log must stay.
+/// The limits of trimming the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TrimLimits {
     /// Keep segments that begin at this index or later, in any case.
@@ -71,29 +71,29 @@ pub(crate) struct TrimLimits {
     pub(crate) wanted: Index,
     /// Keep segments that begin beyond this index, as young ones: the own server has only just finished them.
     pub(crate) flushed: Index,
-    /// So many bytes (`log.size`).
+    /// Trim the log to this size (`log.size`).
     pub(crate) keep_bytes: u64,
     /// Keep segments younger than this, µs since 1970 (`log.keep_min`).
     pub(crate) older_than: u64,
-    /// Neither what is young nor what is wanted stays while the log is larger than this (`log.max_size`).
+    /// Above this size segments that are young or wanted are removed, too (`log.max_size`).
     pub(crate) max_bytes: u64,
 }
 
 /// The log to give up, and the branch that replaces it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct QuarantineRequest {
-    /// Whose log.
+    /// The owner of the log.
     pub(crate) member: MemberId,
-    /// History and name of the log.
+    /// History and log id.
     pub(crate) own: (Uuid, Uuid),
-    /// The history of the branch that left it.
+    /// The history of the branch that replaces it.
     pub(crate) branch: Uuid,
     /// The last entry that both have.
     pub(crate) fork: Index,
     /// The cluster's name.
     pub(crate) cluster: String,
-    /// Where a member of the branch is reached.
+    /// The address of a member of the branch.
     pub(crate) address: String,
-    /// For people: one line.
+    /// The reason, one line for people.
     pub(crate) why: String,
 }

@@ -19,11 +19,11 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The file; state transfers leave it where it is, as they do all of this name.
+/// The file's name. State-transfer scripts keep files with this ending.
 const FILE: &str = "lockstep.branch.log";
-/// The first line of a request that can be read.
+/// The first line of a valid request.
 const FIRST: &str = "lockstep branch 1";
-/// So long a start waits for a word of the branch.
+/// How long a start waits for an answer of the branch.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 impl QuarantineRequest {
@@ -51,7 +51,7 @@ impl QuarantineRequest {
     }
 }
 
-/// Leaves the request, durably.
+/// Writes the request, durably.
 ///
 /// # Errors
 /// A line for people.
@@ -65,7 +65,7 @@ pub(crate) fn request(dir: &Path, request: &QuarantineRequest) -> Result<(), Str
     write().map_err(|error| format!("{} cannot be written: {error}", dir.join(FILE).display()))
 }
 
-/// The request, if there is a file of it; `Some(None)` where that cannot be understood.
+/// Reads the request, if there is one; `Some(None)` if it is invalid.
 ///
 /// # Errors
 /// A line for people.
@@ -77,7 +77,7 @@ fn requested(dir: &Path) -> Result<Option<Option<QuarantineRequest>>, String> {
     }
 }
 
-/// It has been done, or is not to be. A crash before this does it again, to an empty log.
+/// Removes the request, executed or not. After a crash before this, it is executed again on an empty log.
 ///
 /// # Errors
 /// A line for people.
@@ -87,11 +87,11 @@ fn done(dir: &Path) -> Result<(), String> {
         .map_err(|error| format!("{} cannot be removed: {error}", dir.join(FILE).display()))
 }
 
-/// Before the log is opened: does what was wished for, if a member of the branch answers.
+/// Executes the request before the log is opened, if a member of the branch answers.
 ///
 /// # Errors
-/// [`NodeError::Log`]; tried again it goes on. [`NodeError::Refused`] on a member that is to found a cluster.
-pub(crate) fn obey(
+/// [`NodeError::Log`]; a later start continues. [`NodeError::Refused`] on a member that is to found a cluster.
+pub(crate) fn execute(
     disk: &RealDisk,
     dir: &Path,
     config: &NodeConfig,
@@ -126,7 +126,7 @@ pub(crate) fn obey(
                 request.fork
             ));
         }
-        // Damaged, and set aside for that alone.
+        // The damage alone is a reason for the quarantine.
         Err(error) if error.is_loss() => format!(", and what only it had is in there: {error}"),
         Err(error) => return Err(NodeError::Log(error.to_string())),
     };
@@ -310,7 +310,7 @@ mod tests {
     /// A log is kept where nobody of the branch is there any more, and given up where somebody is.
     #[test]
     fn quarantine_needs_reachable_branch() {
-        let dir = std::env::temp_dir().join(format!("lockstep-obey-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("lockstep-quarantine-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let disk = RealDisk::new(&dir).unwrap();
         let id = || dir.join("lockstep.id.log").exists();
@@ -353,7 +353,7 @@ mod tests {
                 }
             });
             request(&dir, &QuarantineRequest { address: format!("127.0.0.1:{port}"), ..example() }).unwrap();
-            obey(&disk, &dir, &config(&dir), None).unwrap();
+            execute(&disk, &dir, &config(&dir), None).unwrap();
             assert_eq!(id(), !there, "whether its log is where it was");
             assert_eq!(dir.join("lockstep.damaged.1.id.log").exists(), there);
             assert_eq!(requested(&dir), Ok(None), "it is asked once");

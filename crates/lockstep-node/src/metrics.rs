@@ -4,7 +4,7 @@
 use crate::status::{MemberStatus, Status};
 use std::fmt::Write;
 
-/// What a number of a front end is.
+/// The kind of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MetricKind {
     /// Only grows, from the start of the process or from `FLUSH STATUS`; its name ends in `_total`.
@@ -16,7 +16,7 @@ pub enum MetricKind {
 /// A number of the front end.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Metric {
-    /// Its name behind `lockstep_`, with its unit.
+    /// The name without the prefix `lockstep_`, with its unit.
     pub name: &'static str,
     /// Its kind.
     pub kind: MetricKind,

@@ -7,31 +7,31 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Command {
-    /// Leadership goes to this member, after a view that lists it first.
+    /// Transfers leadership to this member, after a view that lists it first.
     Switchover {
-        /// Its name, or its id where several have the name.
+        /// The member's name, or its id if several have the name.
         to: String,
     },
-    /// A member that will not return is none any more.
+    /// Removes a member that will not return.
     Remove {
-        /// Its name, or its id where several have the name.
+        /// The member's name, or its id if several have the name.
         name: String,
-        /// Also if it is connected: it is told to leave.
+        /// Remove the member also if it is connected. It leaves then.
         #[serde(default)]
         force: bool,
     },
-    /// A member that does not vote (`member.vote=no`) becomes a voter.
+    /// Makes a member without a vote (`member.vote=no`) a voter.
     Promote {
-        /// Its name, or its id where several have the name.
+        /// The member's name, or its id if several have the name.
         name: String,
     },
-    /// The member that takes this goes on alone, without the majority: a new branch (`pc.bootstrap`).
+    /// The member that receives this continues alone, without the majority: a new branch (`pc.bootstrap`).
     Bootstrap,
-    /// All members with a database stand at one seqno, for 2.5 s at most: nothing commits meanwhile.
+    /// Stops all members with a database at one seqno, for 2.5 s at most. Nothing commits meanwhile.
     Hold,
-    /// They go on.
+    /// Ends a [`Command::Hold`].
     Release {
-        /// What the answer to [`Command::Hold`] said.
+        /// The `id` in the answer to [`Command::Hold`].
         hold: u64,
     },
 }
@@ -39,38 +39,38 @@ pub enum Command {
 /// The result of a [`Command`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// Whether it has been done.
+    /// Whether the command succeeded.
     pub ok: bool,
     /// The action taken, or the reason and the remedy: one line.
     pub text: String,
-    /// How long it took, in seconds.
+    /// The time that the command took, in seconds.
     pub seconds: f64,
-    /// To [`Command::Hold`]: where they stand.
+    /// The answer to [`Command::Hold`]: where the members stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
 }
 
-/// Where all members stand.
+/// The position at which all members stopped.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Held {
-    /// For [`Command::Release`].
+    /// The number for [`Command::Release`].
     pub id: u64,
     /// The history.
     pub history: String,
     /// The seqno: everything up to it is committed in each database, and nothing above it.
     pub seqno: i64,
-    /// Who stands.
+    /// The stopped members.
     pub members: Vec<HeldMember>,
 }
 
-/// One of them.
+/// A member that has stopped.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct HeldMember {
     /// `wsrep_node_name`.
     pub name: String,
     /// Its id in the log.
     pub id: String,
-    /// Where clients reach it.
+    /// Its address for clients.
     pub incoming: String,
 }
 

@@ -9,7 +9,7 @@ use lockstep_core::policy::{Policy, PolicyKind};
 pub(crate) struct PolicyRequest {
     /// A bit for each setting, in the order of [`Policy`]'s fields.
     named: u8,
-    /// Those that are not named are the defaults.
+    /// The new values. Settings that are not named have their defaults.
     to: Policy,
 }
 
@@ -29,13 +29,13 @@ fn mixed(named: u8, from: &Policy, base: &Policy) -> Policy {
     }
 }
 
-/// The settings in which these are the same.
+/// The settings that are equal in both policies.
 fn in_common(a: &Policy, b: &Policy) -> u8 {
     (0..6).filter(|bit| mixed(1 << bit, a, b) == *b).fold(0, |named, bit| named | 1 << bit)
 }
 
 impl PolicyRequest {
-    /// What this change names: that comes out the same whatever was there before.
+    /// The request for this change. It names the settings whose new value does not depend on the old one.
     pub(crate) fn of(change: impl Fn(&mut Policy)) -> PolicyRequest {
         let mut one = Policy::default();
         let mut other = Policy {
@@ -52,12 +52,12 @@ impl PolicyRequest {
         PolicyRequest { named, to: mixed(named, &one, &Policy::default()) }
     }
 
-    /// This policy with it.
+    /// The policy after this change.
     pub(crate) fn on(&self, policy: &Policy) -> Policy {
         mixed(self.named, &self.to, policy)
     }
 
-    /// And what a later one names.
+    /// This change, then a later one.
     pub(crate) fn and(&self, later: &PolicyRequest) -> PolicyRequest {
         PolicyRequest { named: self.named | later.named, to: later.on(&self.to) }
     }
@@ -86,7 +86,7 @@ mod tests {
     fn policy_request_changes_only_named_settings() {
         let base = Policy { acks: 3, timeout: 7, ..Policy::of(PolicyKind::Semisync) };
         assert_eq!(PolicyRequest::of(|policy| policy.acks = 2).on(&base), Policy { acks: 2, ..base });
-        // Also where it names what is the default.
+        // Also if the new value is the default.
         let back = PolicyRequest::of(|policy| (policy.kind, policy.acks) = (PolicyKind::Quorum, 1));
         assert_eq!(back.on(&base), Policy { kind: PolicyKind::Quorum, acks: 1, ..base });
         let all = PolicyRequest::of(|policy| *policy = base);

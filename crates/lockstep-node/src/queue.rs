@@ -216,7 +216,8 @@ impl Deliveries {
         self.watched.load(Ordering::Acquire)
     }
 
-    /// Those who were left asleep because the others would do: one more, if those have not. Whether to look again.
+    /// Wakes one more sleeping thread if the awake ones have not taken the queued deliveries. Returns whether to call this
+    /// again.
     pub(crate) fn nudge(&self) -> bool {
         let mut inner = self.lock();
         let mut wanted = 1 + inner.called;
@@ -232,7 +233,7 @@ impl Deliveries {
         left
     }
 
-    /// Sees to it that so many have been called.
+    /// Wakes threads until this number of them has been called.
     fn call(&self, mut inner: MutexGuard<'_, Inner>, wanted: usize) {
         let more = wanted.min(inner.waiting).saturating_sub(inner.called);
         inner.called += more;

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 /// The state of a member that is not connected with the one who answers.
 pub const DISCONNECTED: &str = "Disconnected";
 
-/// The state of a member that is connected with the leader, and has not answered it for so long that it is taken for
-/// lost. Its process is stopped, or its machine or network hangs.
+/// The state of a member that is connected with the leader and does not answer it: its process is stopped, or its machine or
+/// network hangs.
 pub const SILENT: &str = "Silent";
 
-/// The whole snapshot. What it lacks, because an older version made it, is read as empty or unknown.
+/// The whole snapshot. Fields that an older version did not write are read as empty or unknown.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -25,10 +25,10 @@ pub struct Status {
     pub time: f64,
     /// The cluster, as this member sees it.
     pub cluster: ClusterStatus,
-    /// Who answers.
+    /// The answering member.
     #[serde(rename = "self")]
     pub own: OwnStatus,
-    /// All members of the log's group, by name.
+    /// All members of the membership, by name.
     pub members: Vec<MemberStatus>,
     /// The own log.
     pub log: LogStatus,
@@ -56,25 +56,24 @@ pub struct ClusterStatus {
     pub max_at_risk: Option<u64>,
     /// Whether semisync has fallen back to async.
     pub fallen_back: bool,
-    /// Other members whose missing acknowledgement caused a fallback of semisync, or has delayed commits for a while: as the
-    /// leader knows; empty elsewhere.
+    /// Other members whose missing acknowledgement caused a fallback of semisync, or has delayed commits for a while. Only the
+    /// leader knows them.
     pub not_acknowledged_by: Vec<String>,
     /// A demand of the policy that the existing members can never meet.
     pub asks_too_much: Option<String>,
     /// The term.
     pub term: u64,
-    /// The leader's name; empty where there is none.
+    /// The leader's name; empty if unknown.
     pub leader: String,
     /// Whether this member has a primary component.
     pub primary: bool,
     /// The view's number (`wsrep_cluster_conf_id`).
     pub view: u64,
-    /// Members whose logs count for majorities.
+    /// The number of voters.
     pub voters: usize,
-    /// Those of them that this member is connected with, itself included.
+    /// The number of voters that this member is connected with, itself included.
     pub voters_connected: usize,
-    /// The highest protocol version that this member and all that it is connected with speak: the oldest build's. 0 where an
-    /// older version made the snapshot.
+    /// The highest protocol version that this member and all connected members support. 0 in a snapshot of an older version.
     pub protocol: u16,
 }
 
@@ -86,24 +85,24 @@ impl ClusterStatus {
 }
 
 impl Status {
-    /// Whether whoever answers leads, as far as it knows.
+    /// Whether the answering member leads, by its own knowledge.
     pub fn leads(&self) -> bool {
         !self.cluster.leader.is_empty() && self.cluster.leader == self.own.name
     }
 
-    /// Whether commits wait for acknowledgements of semisync, as MariaDB's `Rpl_semi_sync_master_status` says it.
+    /// Whether commits wait for acknowledgements of semisync, as in MariaDB's `Rpl_semi_sync_master_status`.
     pub fn semi_sync_is_on(&self) -> bool {
         self.cluster.awaits_acks() && !self.cluster.fallen_back
     }
 
-    /// Members whose acknowledgements semisync may wait for: all but the leader, as far as this one sees them.
+    /// The number of connected members except the leader, whose acknowledgements semisync may wait for.
     pub fn semi_sync_clients(&self) -> usize {
         let others = self.members.iter().filter(|m| m.is_connected() && m.role != "leader");
         if self.cluster.awaits_acks() { others.count() } else { 0 }
     }
 }
 
-/// Who answers.
+/// The answering member.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnStatus {
@@ -119,47 +118,47 @@ pub struct OwnStatus {
     pub state_seconds: f64,
     /// For how long the provider has been running, in seconds.
     pub uptime_seconds: f64,
-    /// Transactions that their clients take for committed, and the cluster has not agreed on yet. The leader's number,
-    /// also where another member answers (as of at most 0.2 s ago).
+    /// Transactions that were acknowledged to their clients and are not committed yet. The leader's number, also if another
+    /// member answers (at most 0.2 s old).
     pub at_risk: u64,
-    /// Under semisync: own transactions whose acknowledgements came.
+    /// Under semisync: own transactions that returned with their acknowledgements.
     pub acknowledged: u64,
-    /// Those that returned without, after commit.timeout.
+    /// Own transactions that returned without acknowledgements, after commit.timeout.
     pub not_acknowledged: u64,
     /// How often semisync fell back to async.
     pub fallbacks: u64,
-    /// Mean time from a transaction's place in the log to its acknowledgements, in µs.
+    /// Mean time from a transaction's append to its acknowledgements, in µs.
     pub ack_wait_us: u64,
-    /// The sum of these times, in µs, from which the mean between any two looks can be had.
+    /// The sum of these times, in µs.
     pub ack_wait_total_us: u64,
-    /// Rescue files: ends of the log that this member had perhaps answered for, and the cluster does not have.
+    /// The number of rescue files: tails of the log that this member may have acknowledged, and the cluster lacks.
     pub rescued: u64,
     /// The transactions in them.
     pub rescued_transactions: u64,
-    /// Submissions that wait for their place.
+    /// Submissions that wait to be ordered.
     pub waiting: usize,
     /// Deliveries that wait for an applier.
     pub queued: usize,
     /// Their bytes.
     pub queued_bytes: usize,
-    /// Bytes that this member has sent compressed (`net.compress`), before that.
+    /// The uncompressed size of the bytes that this member has sent compressed (`net.compress`).
     pub sent_plain_bytes: u64,
     /// Their size on the wire.
     pub sent_compressed_bytes: u64,
-    /// Bytes received compressed, after unpacking.
+    /// The uncompressed size of the bytes received compressed.
     pub received_plain_bytes: u64,
-    /// And their size on the wire.
+    /// Their size on the wire.
     pub received_compressed_bytes: u64,
-    /// Bytes of entries that this member has passed on to others of its zone (`net.relay`).
+    /// Bytes of entries that this member has forwarded in its zone (`net.relay`).
     pub relayed_bytes: u64,
-    /// Somebody wants its server to stand where it is: `apply.paused`, or `apply.until` has been reached.
+    /// Whether `apply.paused` is set, or `apply.until` has been reached.
     pub apply_held: bool,
-    /// Which of `apply.paused`, `apply.delay` and `apply.until` hold because they were set while the server ran, whatever its
-    /// configuration says; each as `name=value`.
+    /// Those of `apply.paused`, `apply.delay` and `apply.until` that were set while the server ran and override its
+    /// configuration; each as `name=value`.
     pub apply_kept: Vec<String>,
-    /// `apply.delay`: how old an entry is when the server gets it, at the least.
+    /// `apply.delay`: the least age of an entry when the server gets it.
     pub apply_delay_seconds: f64,
-    /// Why it cannot go on, if it cannot.
+    /// The reason if the member has failed.
     pub failure: Option<String>,
     /// Without a primary component: the members or event that it waits for.
     pub waits_for: Option<String>,
@@ -167,7 +166,7 @@ pub struct OwnStatus {
     pub version: String,
 }
 
-/// One member. Unknown values are `None`.
+/// A member. Unknown values are `None`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemberStatus {
@@ -177,46 +176,45 @@ pub struct MemberStatus {
     pub id: String,
     /// leader, voter, learner or arbitrator.
     pub role: String,
-    /// Whether it keeps no database: also where its role is another, because it leads, or has left and votes no more.
+    /// Whether it is an arbitrator, without a database. Its `role` may be another: leader, or learner after it has left.
     pub arbitrator: bool,
     /// As `wsrep_local_state_comment`, or [`DISCONNECTED`], or [`SILENT`].
     pub state: String,
     /// Its zone.
     pub zone: u8,
-    /// Where peers reach it.
+    /// Its address for peers.
     pub address: String,
-    /// Whether entries are kept from its server: `apply.paused`, `apply.delay`, `apply.until`.
+    /// Whether an apply hold is in force: `apply.paused`, `apply.delay`, `apply.until`.
     pub held_back: bool,
     /// For how long it has been disconnected or silent, in seconds.
     pub gone_seconds: Option<f64>,
     /// The last seqno handed to its server.
     pub seqno: Option<i64>,
-    /// The last log index that it has on disk: known of oneself, and to the leader of all.
+    /// The last log index on its disk. A member knows its own, the leader all.
     pub persisted: Option<u64>,
     /// The last seqno that its server has finished.
     pub applied: Option<i64>,
     /// Committed seqnos that it has not finished, without left-out ones.
     pub lag_trx: Option<i64>,
-    /// How long ago the oldest entry that its server has not finished was placed in the log, in seconds: known of
-    /// oneself, and 0 of those who have caught up.
+    /// The age of the oldest entry that its server has not finished, in seconds. Known for the answering member; 0 for members
+    /// that have caught up.
     pub lag_seconds: Option<f64>,
-    /// About how many bytes of its log its server has not finished, agreed on or not: known of oneself, and 0 of those who
-    /// have caught up.
+    /// The approximate bytes of its log that its server has not finished, committed or not. Known for the answering member; 0
+    /// for members that have caught up.
     pub lag_bytes: Option<u64>,
     /// Round-trip time in µs, as the leader measures it while connected.
     pub rtt_us: Option<u64>,
-    /// The name of the member of its zone that passes the log's entries on to it (`net.relay`), as the leader knows; `None`:
-    /// they come from the leader.
+    /// The name of its relay (`net.relay`), which only the leader knows; `None`: entries come from the leader.
     pub relay: Option<String>,
 }
 
 impl MemberStatus {
-    /// Whether whoever answers is connected with it (or is it), and hears of it.
+    /// Whether the answering member is connected with it and receives answers, or is this member.
     pub fn is_connected(&self) -> bool {
         self.state != DISCONNECTED && self.state != SILENT
     }
 
-    /// Whether it is to have the cluster's data. (Older versions say only its role.)
+    /// Whether it has the cluster's data. Older versions report only the role.
     pub fn keeps_data(&self) -> bool {
         !self.arbitrator && self.role != "arbitrator"
     }
@@ -228,35 +226,35 @@ impl MemberStatus {
 pub struct LogStatus {
     /// The first index in it.
     pub first: u64,
-    /// The first seqno in it, −1 where it has none (`wsrep_local_cached_downto`).
+    /// The first seqno in it; −1 if there is none (`wsrep_local_cached_downto`).
     pub first_seqno: i64,
-    /// The last one.
+    /// The last index.
     pub last: u64,
-    /// The last seqno in it, agreed on or not; −1 where it has none.
+    /// The last seqno in it, committed or not; −1 if there is none.
     pub last_seqno: i64,
     /// The commit index.
     pub committed: u64,
     /// The last index on this member's disk.
     pub persisted: u64,
-    /// The last agreed seqno.
+    /// The last committed seqno.
     pub seqno: i64,
-    /// Ranges of seqnos that a new leader has left out under a weak policy, the first and the last of each: nobody has
-    /// them, nor ever will. As far back as `first_seqno`.
+    /// Ranges (first, last) of seqnos that a new leader has left out under a weak policy, from `first_seqno` on. No member will
+    /// ever have them.
     pub left_out: Vec<(i64, i64)>,
     /// Bytes on disk.
     pub bytes: u64,
-    /// Trimmed above this many bytes, where nobody needs them (`log.size`).
+    /// Above this size, segments that no member needs are removed (`log.size`).
     pub keep_bytes: u64,
     /// Its maximum size (`log.max_size`).
     pub max_bytes: u64,
-    /// Files.
+    /// The number of segments.
     pub segments: usize,
     /// Write-sets in the certification index.
     pub certification_window: u64,
 }
 
 impl LogStatus {
-    /// The range in which a seqno was left out.
+    /// The left-out range that contains this seqno.
     pub fn left_out_around(&self, seqno: i64) -> Option<(i64, i64)> {
         self.left_out.iter().copied().find(|(first, last)| (*first..=*last).contains(&seqno))
     }
@@ -288,7 +286,7 @@ impl Member {
         let membership = self.ctx.raft.membership();
         let leader = self.ctx.raft.leader();
         let committed = self.ctx.raft.committed_state();
-        // One that is added is to be shown.
+        // Named one by one, so that the compiler reports a new setting.
         let Policy { kind, acks, zone_acks, on_receive: _, timeout, max_at_risk } = committed.policy;
         let name_of = |id| membership.get(&id).map_or_else(String::new, |m| m.name.clone());
         let members = self.members_status();

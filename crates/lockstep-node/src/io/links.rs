@@ -1,4 +1,4 @@
-//! Which connection leads to which member.
+//! The connections to other members.
 
 use crate::member::{Admission, Member, Micros};
 use crate::pack::{Packed, Packer, UNPACKED_SINCE};
@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 
 /// The port of members where an address names none.
 pub const DEFAULT_PORT: u16 = 4567;
-/// After a frame of so many bytes, the length of its queue is reported at once.
+/// After a frame of this size or more, the length of its queue is reported at once.
 const REPORTED_FRAME: usize = 32 << 10;
-/// Peers tell each other addresses; at most this many are tried.
+/// The most addresses that a member learns from peers and dials.
 const KEPT_MAX: usize = 512;
-/// How often it is said that a member of another branch is refused, in microseconds.
+/// How often the log has a line about a refused member of another branch, in microseconds.
 const SAY_REFUSED: Micros = 60_000_000;
 
 #[derive(Clone, Debug)]
@@ -24,38 +24,38 @@ struct Link {
     incarnation: u64,
     view_uuid: Uuid,
     outgoing: bool,
-    /// The protocol version that both speak on it.
+    /// The protocol version of the connection.
     version: u16,
 }
 
-/// Connections that were accepted, both ways round.
+/// The accepted connections, by member and by connection.
 pub(crate) struct Links {
     listen: Address,
     listening: bool,
-    /// Connections are encrypted, at least where the peer can.
+    /// Connections are encrypted, at least if the peer supports it.
     encrypts: bool,
-    /// As the reactor was told last.
+    /// The last value passed to the reactor.
     isolated: bool,
     packer: Packer,
     by_member: BTreeMap<MemberId, Link>,
     by_conn: BTreeMap<ConnId, MemberId>,
-    /// Addresses to dial, and the members that they lead to.
+    /// Addresses to dial, and the members at these addresses.
     kept: BTreeMap<String, Option<MemberId>>,
-    /// Why addresses could not be reached when that was last said, until they are.
+    /// For unreachable addresses: the last logged reason.
     unreachable: BTreeMap<String, String>,
-    /// When it was said that these members are refused.
+    /// When the log last had a line about these refused members.
     refused: BTreeMap<MemberId, Micros>,
 }
 
 /// The decision on a connection that introduced itself.
 pub(crate) enum Arrival {
-    /// The engine knows the peer as up.
+    /// Accepted: the member knows the peer as connected.
     Taken,
-    /// The same, but the peer cannot encrypt.
+    /// Accepted without encryption, because the peer does not support it.
     Unencrypted,
-    /// Refused without a word for people.
+    /// Refused without a line in the log.
     Quiet,
-    /// Refused; worth a line. `fatal`: as long as this is so, this member cannot join.
+    /// Refused, with a line for the log. `fatal`: for this reason this member cannot join.
     Refused { text: String, fatal: bool },
 }
 

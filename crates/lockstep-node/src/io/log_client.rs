@@ -1,5 +1,4 @@
-//! The side of `ls-node` of all that it wants from the log: jobs for `ls-log`, and the writes that it does itself
-//! ([`RoleSwap`]).
+//! The log as `ls-node` uses it: jobs for `ls-log`, and writes of its own ([`RoleSwap`]).
 
 use crate::io::log_queue::{LogJob, Sender};
 use crate::io::role_swap::RoleSwap;
@@ -11,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// `ls-node` leaves larger writes to `ls-log`: it would answer nobody meanwhile.
+/// `ls-node` leaves larger writes to `ls-log`, because it would not answer peers meanwhile.
 const LARGEST: usize = 64 << 10;
 /// `ls-node` writes itself while its writes take no longer than this on average.
 const QUICK: Micros = 1_000;
@@ -24,11 +23,11 @@ const PAUSE_MAX: Micros = 60_000_000;
 
 /// The result of a write by `ls-node`.
 pub(crate) enum Wrote<N> {
-    /// It is done.
+    /// The write is done.
     Done(N, LogDone),
     /// Nothing was written: `ls-log` has the log.
     Busy(N, Box<WriteOp>),
-    /// It took long, and the other thread continues as `ls-node`. The jobs of `ls-log` are this thread's now.
+    /// The write took long, and the other thread continues as `ls-node`. This thread takes the jobs of `ls-log`.
     Swapped(LogDone, Option<LogJobs>),
 }
 

@@ -1,4 +1,4 @@
-//! What `ls-node` keeps of its log beside the entries: size, commit hint, and the way back after a failure.
+//! The log's upkeep by `ls-node`: size, commit hint, and recovery after a failure.
 
 use crate::api::{EndServer, Logger};
 use crate::effect::QuarantineRequest;
@@ -6,7 +6,7 @@ use crate::io::disk_full;
 use lockstep_core::{Index, Micros};
 use std::path::PathBuf;
 
-/// How often the log is told how far it is committed, which costs it a sync.
+/// How often the commit hint is stored, which costs a sync.
 const HINT_PERIOD: Micros = 1_000_000;
 
 pub(crate) struct LogUpkeep {
@@ -14,7 +14,7 @@ pub(crate) struct LogUpkeep {
     /// Free space that a new start needs, in bytes.
     restart_bytes: u64,
     bytes: u64,
-    /// The last index that the log was told to be committed, and when.
+    /// The last stored commit hint, and when.
     hinted: Index,
     hinted_at: Micros,
 }

@@ -23,15 +23,15 @@ use std::time::{Duration, Instant};
 
 /// The largest write-set, as the server caps it.
 pub const MAX_WRITESET: usize = 0x7fff_ffff;
-/// So many submissions may wait for the engine; beyond it they are refused rather than queued without bound.
+/// The most submissions that may wait for `ls-node`. More are refused.
 const INBOX_LIMIT: usize = 64 * 1024;
-/// The front end's graceful stop waits for no longer.
+/// The longest wait of a graceful stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a caller that waits long looks about.
+/// How often a waiting caller calls its callback.
 const LOOK: Duration = Duration::from_millis(200);
-/// Nor for a branch: the engine has answered by then.
+/// The longest wait for a new branch. `ls-node` has answered by then.
 const BRANCH_WAIT: Duration = Duration::from_secs(5);
-/// Nobody waits longer for another policy.
+/// The longest wait for a change of policy.
 const POLICY_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a causal read has no answer.
@@ -207,21 +207,21 @@ impl Node {
         }
     }
 
-    /// This member has found its result of `seqno` in an earlier life: it is not judged by it again. Before the seqno has
-    /// finished.
+    /// A former process of this member had its result of `seqno` already, so no vote is held on it again. Call this before the
+    /// seqno has finished.
     pub fn found_before(&self, seqno: Seqno) {
         self.push(Input::FoundBefore(seqno));
     }
 
-    /// What [`Node::next`] returned last that is not a write-set has been handled: others may be taken.
+    /// The front end has handled the last exclusive delivery of [`Node::next`]. Further deliveries may be taken.
     pub fn handled(&self) {
         self.shared.deliveries.handled();
     }
 
-    /// Hands a write-set or statement (as `WriteSetBuilder` made it) to the log.
+    /// Submits a write-set or statement, as `WriteSetBuilder` made it.
     ///
     /// # Errors
-    /// [`SubmitError`]: it has gone nowhere.
+    /// [`SubmitError`]: it was not sent.
     pub fn submit(&self, kind: EntryKind, payload: Bytes) -> Result<Submission, SubmitError> {
         self.submit_as(Submission::new(), kind, payload)
     }

@@ -1,4 +1,4 @@
-//! What `ls-node` publishes for the front end's threads, which read it without a round of `ls-node`.
+//! The state that `ls-node` publishes. The front end's threads read it without waiting for a round of `ls-node`.
 
 use crate::api::{Identity, LocalState};
 use crate::status::Status;
@@ -18,7 +18,7 @@ pub(crate) struct RoundState {
     pub(crate) policy: Policy,
 }
 
-/// Its locks are held for a few instructions each.
+/// The published state. Its locks are held for a few instructions each.
 pub(crate) struct Published {
     state: AtomicU8,
     primary: AtomicBool,

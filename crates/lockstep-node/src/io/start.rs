@@ -55,7 +55,7 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
         ..Options::default()
     };
     let tls = tls_config(&config)?;
-    crate::log_quarantine::obey(&disk, &log_dir, &config, tls.clone())?;
+    crate::log_quarantine::execute(&disk, &log_dir, &config, tls.clone())?;
     let Opened { log, recovered, builder, marks } = open_log(&disk, options, &config)?;
     let id = Uuid(recovered.identity.member_id);
     // Each connection of this process is a life of its own: the low bits count them.
@@ -142,7 +142,8 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
 fn open_log<D: Disk>(disk: &D, options: Options, config: &NodeConfig) -> Result<Opened<D>, NodeError> {
     let opened = match Opened::new(disk, options.clone()) {
         Err(error) if error.is_loss() && config.may_begin_anew => {
-            // It may have acknowledged what it has no more, and voted: that identity must do neither again.
+            // Under its old identity this member may have voted, and acknowledged entries that are lost now. So that identity
+            // must not be used again.
             let aside = lockstep_log::quarantine(disk).map_err(|e| NodeError::Log(e.to_string()))?;
             let text = format!(
                 "this member cannot vouch for what it had acknowledged: {error}. What is left of its log is set \

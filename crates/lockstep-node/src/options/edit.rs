@@ -1,4 +1,4 @@
-//! Reading the text of options, and which name may have been meant.
+//! Parses the text of options, and finds the most similar name of an unknown one.
 
 use super::error::OptionError;
 use super::table::{Row, rows};
@@ -6,9 +6,9 @@ use super::table::{Row, rows};
 /// An option that has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Which.
+    /// The option.
     pub name: &'static str,
-    /// To what, as it was written.
+    /// The new value, as it was written.
     pub value: String,
 }
 

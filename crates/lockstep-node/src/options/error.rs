@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Why options were not taken. Nothing has changed then.
+/// Why options were rejected. Nothing has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OptionError {
     /// Not `name = value; name = value`.
     Syntax {
-        /// The part that is not.
+        /// The invalid part.
         part: String,
         /// The problem.
         problem: &'static str,
@@ -16,7 +16,7 @@ pub enum OptionError {
     Unknown {
         /// As it was written.
         name: String,
-        /// The one that may have been meant.
+        /// The most similar name.
         nearest: Option<&'static str>,
     },
     /// Not a value of this option, or out of its range.
@@ -28,7 +28,7 @@ pub enum OptionError {
         /// The expected form.
         expected: String,
     },
-    /// A value that Galera takes, or a later version will.
+    /// A value that Galera accepts, and this version does not.
     Refused {
         /// The option.
         name: &'static str,
@@ -37,12 +37,12 @@ pub enum OptionError {
         /// The reason and the remedy.
         reason: &'static str,
     },
-    /// Counts at the start only.
+    /// The option can be set only at the start.
     Fixed {
         /// The option.
         name: &'static str,
     },
-    /// Two options that do not go together.
+    /// Two options that contradict each other.
     Combination {
         /// The problem and the remedy.
         text: String,
@@ -68,7 +68,7 @@ impl fmt::Display for OptionError {
                 write!(f, "provider option {name} = '{value}' is refused: {reason}")
             }
             OptionError::Fixed { name } => {
-                // A restart may be saved.
+                // A restart may be avoidable.
                 let at_once = match *name {
                     "member.vote" | "pc.weight" => " (lockstep promote lets a replica vote at once)",
                     _ => "",

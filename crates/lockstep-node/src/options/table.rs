@@ -16,16 +16,16 @@ pub enum Class {
     NoEffect(&'static str),
 }
 
-/// Values that are refused, though they are of the option's type.
+/// Refused values of the option's type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// Which.
+    /// The refused values.
     pub when: When,
     /// The reason and the remedy.
     pub reason: &'static str,
 }
 
-/// Which values.
+/// A set of values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
     /// `yes`.
@@ -47,9 +47,9 @@ pub struct Row {
     pub default: Option<&'static str>,
     /// Whether it can change while running.
     pub running: bool,
-    /// Whether it is left out when all are shown: nobody's business.
+    /// Whether lists of all options leave it out.
     pub hidden: bool,
-    /// Whether it is something to do rather than a state: each time it is said counts, and no value of it lasts.
+    /// Whether it is a command and not a state: each use has an effect, and no value is stored.
     pub command: bool,
     /// Its effect here.
     pub class: Class,

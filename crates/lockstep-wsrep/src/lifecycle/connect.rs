@@ -285,7 +285,7 @@ impl Provider {
             node.connect_and(args, || {
                 if stop::is_wanted() {
                     log.info("asked to stop while it waits for a primary component: ending");
-                    stop::obey();
+                    stop::terminate();
                 }
             })
         });

@@ -12,19 +12,19 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Its name; state-transfer scripts spare what ends so.
+/// The file's name. State-transfer scripts keep files with this ending.
 const FILE: &str = "lockstep.apply.log";
-/// While it is written.
+/// The file's name while it is written.
 const NEW: &str = "lockstep.apply.new.log";
 const TITLE: &str = "lockstep apply 1";
-/// The options, in this order in the file, too.
+/// The saved options, in the order of the file.
 const NAMES: [&str; 3] = ["apply.delay", "apply.paused", "apply.until"];
 
 /// An option that was set while the server ran.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Set {
     live: String,
-    /// The configured value then.
+    /// The configured value at that time.
     configured: String,
 }
 
@@ -34,16 +34,16 @@ type Sets = BTreeMap<&'static str, Set>;
 #[derive(Debug)]
 pub(crate) struct SavedOptions {
     dir: PathBuf,
-    /// What the configuration of this start says.
+    /// The configuration of this start.
     configured: Options,
     sets: Sets,
 }
 
 impl SavedOptions {
-    /// Reads what there is into the options of this start; and lines for the log.
+    /// Reads the file into the options of this start. Returns lines for the log, too.
     ///
     /// # Errors
-    /// The file is there, and cannot be read.
+    /// The file exists and cannot be read.
     pub(crate) fn open(dir: &Path, options: &mut Options) -> Result<(SavedOptions, Vec<Note>), String> {
         let path = dir.join(FILE);
         let mut saved = SavedOptions { dir: dir.to_owned(), configured: options.clone(), sets: Sets::new() };
@@ -89,10 +89,10 @@ impl SavedOptions {
         Ok((saved, notes))
     }
 
-    /// Options have changed while the server runs; `options`: as they are now. Done when it is on the disk.
+    /// Options have changed while the server runs; `options`: the present ones. Returns when the file is durable.
     ///
     /// # Errors
-    /// A line for people: it is in force, and a new start would not know it.
+    /// A line for people: the change is in force, and would be lost at a new start.
     pub(crate) fn changed(&mut self, options: &Options, changes: &[Change]) -> Result<(), String> {
         let touched: Vec<&'static str> =
             NAMES.into_iter().filter(|name| changes.iter().any(|c| c.name == *name)).collect();

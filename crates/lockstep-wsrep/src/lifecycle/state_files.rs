@@ -22,7 +22,7 @@ pub(crate) struct Saved {
     pub(crate) position: Gtid,
     /// Whether this member was the last to leave.
     pub(crate) safe_to_bootstrap: bool,
-    /// It names no history only because a statement in total order is, or was, in progress.
+    /// The file names no history only because a statement in total order is, or was, in progress.
     pub(crate) in_statement: bool,
     /// The log from which the database was brought to this position; nil if the file does not name it, as one by Galera's
     /// library. A log that was founded on the data of its history assigns seqnos again that the history had assigned before.
@@ -87,7 +87,7 @@ struct Inner {
     saved: Saved,
     /// The number of statements in total order in progress: the state of the database is uncertain.
     unsafe_marks: usize,
-    /// One of these has no mark in the DDL journal.
+    /// A statement in progress has no mark in the DDL journal.
     unmarked: bool,
     /// A state transfer has begun and has not succeeded. It may begin several times and ends once.
     transfer: bool,

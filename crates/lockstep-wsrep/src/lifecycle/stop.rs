@@ -7,7 +7,7 @@
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// A thread in `sigwait` takes a signal in no time; longer than this it is pending only where there is none.
+/// A thread in `sigwait` takes a signal at once. If it is pending for longer than this, there is no such thread.
 const TAKEN_WITHIN: Duration = Duration::from_millis(50);
 
 fn is_pending() -> bool {
@@ -16,7 +16,7 @@ fn is_pending() -> bool {
     unsafe { libc::sigpending(set.as_mut_ptr()) == 0 && libc::sigismember(set.as_ptr(), libc::SIGTERM) == 1 }
 }
 
-/// Whether somebody has asked the process to end, and no thread of it hears that.
+/// Whether SIGTERM is pending and no thread takes it.
 pub(crate) fn is_wanted() -> bool {
     is_pending() && {
         std::thread::sleep(TAKEN_WITHIN);
@@ -24,8 +24,8 @@ pub(crate) fn is_wanted() -> bool {
     }
 }
 
-/// Lets the pending signal end the process, which is what a stop looks like to whoever watches it.
-pub(crate) fn obey() -> ! {
+/// Lets the pending signal end the process, so that a supervisor sees an ordinary stop.
+pub(crate) fn terminate() -> ! {
     // SAFETY: both change the disposition and the mask of one signal only, and the process ends of it.
     unsafe {
         libc::signal(libc::SIGTERM, libc::SIG_DFL);
@@ -34,6 +34,6 @@ pub(crate) fn obey() -> ! {
         libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
     }
-    // Pending, deadly and let through: only where another thread has taken it meanwhile does this line run.
+    // Reached only if another thread has taken the signal meanwhile.
     std::process::abort()
 }

@@ -40,7 +40,7 @@ pub(crate) enum State {
     MustReplay,
     /// In `replay_trx`.
     Replaying,
-    /// Its own thread is rolling it back.
+    /// The transaction's own thread is rolling it back.
     Aborting,
 }
 

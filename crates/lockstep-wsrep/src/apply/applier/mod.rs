@@ -358,7 +358,7 @@ impl<'a> Applier<'a> {
         }
         if delivery.is_none() && provider.transfer.awaits_state() && stop::is_wanted() {
             cx.host.log.info("asked to stop while it waits for a state transfer: ending");
-            stop::obey();
+            stop::terminate();
         }
         let Some(delivery) = delivery else { return Next::Again };
         cx.counters.recv_queue.sample(node.queued() as i64);
