@@ -83,12 +83,12 @@ impl Direct {
     }
 }
 
-/// Memory that begins where the device can read it.
+/// Memory aligned for direct writes.
 #[derive(Debug, Default)]
 struct Blocks(Vec<u8>);
 
 impl Blocks {
-    /// So many bytes; the first `keep` are those of before.
+    /// Resizes the buffer; the first `keep` bytes stay.
     fn of_length(&mut self, length: usize, keep: usize) -> &mut [u8] {
         if self.0.len() < length + BLOCK {
             // A plain clone would lose the alignment of the buffer.

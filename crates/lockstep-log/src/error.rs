@@ -33,7 +33,7 @@ pub enum OpenError {
     NewerFormat {
         /// The file's name.
         file: String,
-        /// Its format version.
+        /// The format version of the file.
         found: u16,
         /// The newest one that this software reads.
         supported: u16,

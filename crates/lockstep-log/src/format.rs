@@ -27,7 +27,7 @@ pub(crate) const ID_FILE: &str = "lockstep.id.log";
 pub(crate) const ID_TMP: &str = "lockstep.id.log.new";
 pub(crate) const SEGMENT_TMP: &str = "lockstep.new.log";
 pub(crate) const SPARE_FILE: &str = "lockstep.spare.log";
-/// What the names of files begin with that belonged to a damaged log; a number follows.
+/// The prefix of the names of quarantined files; a number follows.
 pub(crate) const QUARANTINED: &str = "lockstep.damaged.";
 
 /// The name of segment `number`: 16 hexadecimal digits, so that names sort as numbers do.
@@ -247,7 +247,7 @@ fn checksum(salt: u32, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&salt.to_le_bytes()), rest)
 }
 
-/// What ties a record to its place in a segment.
+/// The two checks that bind a record to its place in a segment.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     /// CRC of the segment's header.

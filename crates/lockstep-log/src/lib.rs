@@ -47,10 +47,10 @@ use bytes::Bytes;
 /// Identity of a member in the log: 16 random bytes, drawn anew when the log is lost.
 pub type MemberId = [u8; 16];
 
-/// One entry's place and content. The body is opaque.
+/// An entry's index, term and content. The body is opaque.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Place in the log; dense.
+    /// The index in the log, without gaps.
     pub index: u64,
     /// Term under which the leader appended it; never decreases along the log.
     pub term: u64,
@@ -72,7 +72,7 @@ pub struct Identity {
 pub struct Vote {
     /// The highest term the member has seen.
     pub term: u64,
-    /// Whom it voted for in that term.
+    /// The member that got its vote in that term.
     pub voted_for: Option<MemberId>,
     /// An index known to be committed, for a faster start. Only a hint: it may be old, and a change of
     /// the hint alone is not made durable by the next sync.
@@ -88,25 +88,25 @@ impl Vote {
     }
 }
 
-/// Start over: the log forgets everything and continues behind `index`.
+/// Replaces the log by an empty one that continues after `index`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// The folded state at `index`.
+    /// The snapshot of the replicated state at `index`.
     pub base: Bytes,
     /// The index before the first record to come.
     pub index: u64,
-    /// Its term.
+    /// The term of `index`.
     pub term: u64,
 }
 
-/// What one call of [`Log::write`] changes, applied in the order of the fields.
+/// The changes of one call of [`Log::write`], applied in the order of the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteOp<R = Vec<Record>> {
     /// Forget everything and start behind an index (state transfer).
     pub reset: Option<Reset>,
     /// Drop the records from this index on. Beyond the end of the log: nothing happens.
     pub truncate_from: Option<u64>,
-    /// Begin a new segment, with this folded state of everything before it.
+    /// Begin a new segment, with this snapshot of the state before it.
     pub roll: Option<Bytes>,
     /// Records to append; dense, from the last index + 1 on.
     pub records: R,

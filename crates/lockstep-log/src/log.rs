@@ -78,8 +78,8 @@ impl Tail {
     }
 }
 
-/// The vote and commit hint of a log that is about to be opened; `None` where there is none yet. Whoever replays the log
-/// wants to know the hint before the first record comes.
+/// The vote and commit hint of a log that is about to be opened; `None` without a log. A replay needs the hint before the
+/// first record.
 ///
 /// # Errors
 /// As [`Log::open`].
@@ -135,9 +135,9 @@ impl<D: Disk> Log<D> {
             _lock: lock,
         };
         log.seize_tail().map_err(io("open the last segment"))?;
-        // What a killed process had written but not synced reads back like everything else. It is about
-        // to be vouched for, so it must be on disk; and if a sync of it failed in that process, the
-        // kernel believes it is. Written again, the pages are dirty again.
+        // Bytes that a killed process had written and not synced read back like all others. This member is about to
+        // acknowledge them, so they must be on disk. If a sync failed in that process, the kernel takes the pages for clean.
+        // Writing them again makes them dirty.
         if let Some(file) = log.active() {
             rewrite(&*file, synced, log.tail.written).map_err(io("rewrite the log's tail"))?;
         }

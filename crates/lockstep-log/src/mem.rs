@@ -53,9 +53,9 @@ struct State {
     rng: u64,
     next_inode: u64,
     inodes: BTreeMap<u64, Inode>,
-    /// What the process sees.
+    /// The names as the process sees them.
     names: BTreeMap<String, u64>,
-    /// What a power cut leaves.
+    /// The names after a power cut.
     durable_names: BTreeMap<String, u64>,
     pending_names: Vec<Vec<NameChange>>,
 }

@@ -17,7 +17,7 @@ use crate::reader::{Index, LogReader, Segment};
 use crate::scan::{HeadError, Scanned, Seal, Stop, proof_of_loss, read_header, scan};
 use crate::{Disk, Identity, Planted, ReadError, Record, Vote};
 
-/// What [`crate::Log::open`] found.
+/// The result of [`crate::Log::open`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
     /// This member's identity, with the incarnation of this run.
@@ -39,21 +39,21 @@ pub struct Recovered {
 pub struct Cut {
     /// The file's name.
     pub file: String,
-    /// Where the log ends in it now.
+    /// The log's new end in the file.
     pub offset: u64,
-    /// The recovered contents.
+    /// Why the bytes from there on are no valid record.
     pub reason: String,
 }
 
-/// One item that open passes to the visitor, in the order of the log.
+/// An item that open passes to the visitor, in the order of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replay {
-    /// The folded state at (index, term), at the head of a segment. The first one is the start of the
-    /// log; the later ones repeat what the records before them lead to.
+    /// The snapshot of the replicated state at (index, term), at the head of a segment. The first one is the start of the
+    /// log. Each later one equals the state after the records before it.
     Base {
         /// Index before the segment's first record.
         index: u64,
-        /// Its term.
+        /// The term of that index.
         term: u64,
         /// The state.
         base: Bytes,
@@ -66,7 +66,7 @@ pub enum Replay {
 pub(crate) struct Image<F> {
     pub(crate) index: Index<F>,
     pub(crate) cut: Option<Cut>,
-    /// What the last record says was durable before it, in the last segment.
+    /// The offset up to which the last segment was durable when its last record was written.
     pub(crate) synced: u64,
     /// Files of ours that are no part of the log.
     pub(crate) leftovers: Vec<String>,
@@ -296,15 +296,15 @@ pub fn wipe<D: Disk>(disk: &D) -> io::Result<()> {
     disk.sync_dir()
 }
 
-/// How many sets of files that were set aside stay.
+/// The number of quarantined sets of files that are kept.
 const SETS_KEPT: u64 = 2;
 
-/// Renames every file of a damaged log, durably, so that the next [`crate::Log::open`] begins a new one under a new member
-/// id, and the evidence stays. Of sets that were set aside before, only the last stays, too. Returns what the names
-/// begin with now.
+/// Quarantines a damaged log: renames all its files, durably. So the evidence stays, and the next [`crate::Log::open`]
+/// begins a new log under a new member id. Of earlier quarantined sets only the last one is kept. Returns the prefix of the
+/// new names.
 ///
 /// # Errors
-/// [`OpenError`]: another process has the log open, or the disk does not do it. Tried again it goes on.
+/// [`OpenError`]: another process has the log open, or the disk has failed. A further call continues.
 pub fn quarantine<D: Disk>(disk: &D) -> Result<String, OpenError> {
     let dir = disk.describe();
     let io = |e| OpenError::io(&dir, "set the damaged log aside", e);

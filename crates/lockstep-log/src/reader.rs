@@ -51,7 +51,7 @@ pub(crate) enum Update {
     Truncate { last: u64 },
 }
 
-/// One segment, open.
+/// An open segment.
 pub(crate) struct Segment<F> {
     pub(crate) header: SegmentHeader,
     /// CRC of the header: in every record's checksum.

@@ -242,7 +242,7 @@ impl DiskFile for RealFile {
             }
             if blocks_end <= self.ready.load(Ordering::Relaxed) {
                 match direct.append(&self.file, data, offset) {
-                    // It wants larger blocks, or cannot after all.
+                    // The device needs larger blocks, or does not support direct writes.
                     Err(e)
                         if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) =>
                     {
@@ -319,7 +319,7 @@ mod tests {
         let file = disk.create("reserved").unwrap();
         file.allocate(4 * AHEAD).unwrap();
         let size = file.size().unwrap();
-        // What an earlier user of the file has left.
+        // Bytes of an earlier use of the file.
         let written: [(u64, &[u8]); 3] = [(AHEAD + 5000, b"old"), (0, b"first"), (AHEAD + 10, b"large")];
         disk.open("reserved", true).unwrap().write_at(written[0].1, written[0].0).unwrap();
         for (at, text) in &written[1..] {

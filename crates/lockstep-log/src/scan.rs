@@ -35,7 +35,7 @@ pub(crate) struct Scanned {
     pub(crate) stop: Stop,
     /// A truncation was recorded behind the seal: the later segments are void.
     pub(crate) reopened: bool,
-    /// What the last record says was durable before it.
+    /// The offset up to which the segment was durable when its last record was written.
     pub(crate) synced: u64,
 }
 

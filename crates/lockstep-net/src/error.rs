@@ -102,7 +102,7 @@ pub enum ProtoError {
     BadChecksum,
     /// A frame is longer than the limit, in bytes.
     TooLong {
-        /// What the frame claims.
+        /// The length in the frame's header.
         len: u64,
         /// The limit at this point.
         max: u64,

@@ -15,7 +15,7 @@ pub(crate) const PREAMBLE: usize = 24;
 /// The longest body.
 pub(crate) const BODY_MAX: usize = 64 * 1024 - PREAMBLE;
 
-/// One side's introduction.
+/// The introduction of one side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) lowest: u16,

@@ -1,4 +1,4 @@
-//! One connection between two members, without a socket: bytes in, bytes out, time passed in.
+//! A connection between two members, without a socket. The driver passes in bytes and the time, and takes bytes out.
 //!
 //! ```text
 //!  dialer                                  dialed
@@ -41,7 +41,7 @@ use crate::tls::Failure;
 /// feature `next-protocol` one more, which says what the highest before it says, under another number: for rehearsing upgrades.
 pub const VERSIONS: (u16, u16) = (2, 6 + cfg!(feature = "next-protocol") as u16);
 
-/// So many round trips are looked back over for the shortest.
+/// The shortest of this many recent round trips is reported.
 const RTTS: usize = 8;
 /// The number of a connection's first ping.
 const FIRST_PING: u64 = 1;
@@ -86,7 +86,7 @@ impl ProtoConfig {
     }
 }
 
-/// Which side dialed.
+/// The side that dialed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// This side dialed: it speaks first.
@@ -111,7 +111,7 @@ pub enum ConnEvent {
     Frame {
         /// The sender's kind.
         kind: u8,
-        /// Its payload: a slice of the receive buffer.
+        /// The payload: a slice of the receive buffer.
         payload: Bytes,
     },
     /// The connection failed before the peer introduced itself acceptably. Nothing follows.
@@ -136,7 +136,7 @@ enum Stage {
     Dead,
 }
 
-/// One connection. See the module's text.
+/// A connection. See the module.
 #[derive(Debug)]
 pub struct Connection {
     cfg: Arc<ProtoConfig>,
@@ -623,7 +623,7 @@ impl Connection {
 
     fn send_ping(&mut self, now: Instant) {
         self.next_ping = now + self.cfg.ping_interval;
-        // One at a time: to a peer that does not read, pings must not pile up.
+        // One ping at a time: they must not pile up for a peer that does not read.
         if self.ping.is_some_and(|(_, sent)| now < sent + self.cfg.idle_timeout) {
             return;
         }

@@ -1,6 +1,6 @@
 //! Says what is speaking when it is not Lockstep, from its first bytes, for the one line that a person will read.
 
-/// What the first bytes of somebody else look like.
+/// The protocol of a program that is no member, by its first bytes.
 pub(crate) fn recognise(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "a program that sends nothing".into();

@@ -246,7 +246,7 @@ impl Reactor {
     }
 
     fn noise(&mut self, addr: SocketAddr, what: String, events: &mut Vec<Event>, now: Instant) {
-        if let Some(suppressed) = self.noise.heard(addr.ip(), &what, now) {
+        if let Some(suppressed) = self.noise.record(addr.ip(), &what, now) {
             events.push(Event::Noise { addr, what, suppressed });
         }
     }

@@ -109,12 +109,12 @@ impl Http {
         }
     }
 
-    /// What an event of the socket says.
+    /// Handles an event of the socket.
     pub(crate) fn event(&mut self, readable: bool, writable: bool, gone: bool) {
         self.readable |= readable;
         self.writable |= writable;
         if gone && self.stage != Stage::Reading {
-            // Nobody is left to read the answer. (Of a request half read, the rest is still to be read.)
+            // The client can no longer read the answer. (While reading, the rest of the request may still be in the socket.)
             self.stage = Stage::Dead;
         }
     }

@@ -88,13 +88,13 @@ impl Config {
 /// A peer's introduction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerHello {
-    /// Its cluster name (ours too: another one does not get here).
+    /// The cluster's name. It equals ours: others are rejected earlier.
     pub cluster: String,
-    /// The protocol version that both speak.
+    /// The protocol version of the connection.
     pub version: u16,
     /// The peer's introduction.
     pub blob: Bytes,
-    /// Its end of the socket. Behind an incoming connection the port is not the one it listens on.
+    /// The peer's end of the socket. On an incoming connection its port is not the one that the peer listens on.
     pub remote_addr: SocketAddr,
     /// This side dialed.
     pub outgoing: bool,
@@ -104,11 +104,11 @@ pub struct PeerHello {
     pub encrypted: bool,
 }
 
-/// What [`Reactor::poll`] reports.
+/// An event that [`Reactor::poll`] reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A peer introduced itself. Answer with [`Reactor::accept`], [`Reactor::reject`] or [`Reactor::close`], in the
-    /// same round or within a few seconds. Until then next to nothing more is read from it, and no timer of the
+    /// same round or within a few seconds. Until then the reactor reads little more from it, and no timer of the
     /// connection runs.
     PeerUp {
         /// The connection.
@@ -128,32 +128,32 @@ pub enum Event {
         conn: ConnId,
         /// The sender's kind.
         kind: u8,
-        /// Its payload, a slice of the receive buffer: keeping it keeps up to 256 KiB of neighbours.
+        /// The payload, a slice of the receive buffer. Keeping it also keeps up to 256 KiB of neighbouring bytes.
         payload: Bytes,
     },
     /// A peer reported with `PeerUp` is gone. Not reported for connections that the caller rejected or closed.
     PeerDown {
         /// The connection.
         conn: ConnId,
-        /// Why.
+        /// The reason.
         reason: DownReason,
     },
-    /// Dialing an address failed before a peer introduced itself. For a kept address, which goes on being dialed,
-    /// only when the error is another than the last time, and every 10 s.
+    /// A dial failed before a peer introduced itself. A kept address is dialed again and again: it is reported only when the
+    /// error changes, and every 10 s.
     DialFailed {
         /// The address, as [`Address`] displays.
         addr: String,
-        /// Why.
+        /// The error.
         error: DialError,
     },
-    /// Something that is no member of this cluster came to a port of ours and was dropped. One line for the log;
-    /// rate-limited, above all where the same address comes again and again for the same reason.
+    /// A connection of a program that is no member of this cluster was dropped: a line for the log. Rate-limited, above all
+    /// for repeated connections of one address for the same reason.
     Noise {
-        /// Where it came from.
+        /// The remote address.
         addr: SocketAddr,
         /// The kind of connection.
         what: String,
-        /// How many like it were not reported since the last report.
+        /// The number of similar events since the last report.
         suppressed: u64,
     },
     /// A request of the status service: answer with [`Reactor::respond`].
@@ -181,18 +181,18 @@ pub struct ConnStats {
     pub since: Instant,
 }
 
-/// A TCP connection on its way.
+/// A TCP connection that is being established.
 #[derive(Debug)]
 struct Connecting {
     stream: TcpStream,
     remote: SocketAddr,
     key: String,
-    /// Without encryption, because it does not understand it.
+    /// Without encryption, because the peer does not support it.
     plain: bool,
     deadline: Instant,
 }
 
-/// Whom a TCP port is for.
+/// The use of a TCP port.
 #[derive(Debug, Clone, Copy)]
 enum PortFor {
     Members,
@@ -354,7 +354,7 @@ impl Reactor {
     }
 
     /// Makes the Unix socket again if its file has vanished or is another's: state-transfer scripts delete sockets.
-    /// One `lstat`: cheap enough for each second. Whether it had to be made again.
+    /// Costs one `lstat`, so it can be called each second. Returns whether the socket was made again.
     pub fn ensure_socket(&mut self) -> Result<bool, ListenError> {
         let Some(socket) = self.unix.as_mut().filter(|s| !s.in_place()) else { return Ok(false) };
         socket.disown();

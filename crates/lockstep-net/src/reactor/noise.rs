@@ -5,26 +5,26 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// So many different lines at once, then one a second.
+/// This many different lines at once, then one a second.
 const BURST: u32 = 5;
 const EVERY: Duration = Duration::from_secs(1);
-/// The same of the same address is said again after this, then six times as long, up to [`RARELY`].
+/// The same line about the same address is repeated after this time, then after six times as long, up to [`RARELY`].
 const SOON: Duration = Duration::from_secs(10);
 const RARELY: Duration = Duration::from_secs(3600);
-/// So many addresses with their reasons are remembered.
+/// The most addresses, with their reasons, that are remembered.
 const REMEMBERED: usize = 64;
 
-/// Something that was said.
+/// A line that was logged.
 #[derive(Debug)]
 struct Said {
     ip: IpAddr,
     what: String,
-    /// When it is said again, and how long it has been silent for then.
+    /// When it may be logged again, and the pause until then.
     again: Instant,
     pause: Duration,
-    /// How often it happened since it was last said, and when it did last.
+    /// How often the event happened since the last line, and its last time.
     since: u64,
-    heard: Instant,
+    last: Instant,
 }
 
 /// See the module.
@@ -41,18 +41,18 @@ impl Noise {
         Noise { tokens: BURST, refilled: now, suppressed: 0, said: Vec::new() }
     }
 
-    /// Somebody at `ip` was dropped for this reason. How many that were not spoken of are to be spoken of with it;
-    /// `None` if it is not spoken of now.
-    pub(super) fn heard(&mut self, ip: IpAddr, what: &str, now: Instant) -> Option<u64> {
-        self.said.retain(|said| now.saturating_duration_since(said.heard) < RARELY);
+    /// A connection from `ip` was dropped for this reason. If this is to be logged, returns the number of suppressed lines
+    /// to mention with it.
+    pub(super) fn record(&mut self, ip: IpAddr, what: &str, now: Instant) -> Option<u64> {
+        self.said.retain(|said| now.saturating_duration_since(said.last) < RARELY);
         if let Some(said) = self.said.iter_mut().find(|said| said.ip == ip && said.what == what) {
-            said.heard = now;
+            said.last = now;
             if now < said.again {
                 said.since += 1;
                 return None;
             }
         }
-        if !self.may_speak(now) {
+        if !self.may_log(now) {
             self.suppressed += 1;
             return None;
         }
@@ -65,18 +65,18 @@ impl Noise {
             }
             None => {
                 if self.said.len() >= REMEMBERED {
-                    let oldest = (0..self.said.len()).min_by_key(|at| self.said[*at].heard);
+                    let oldest = (0..self.said.len()).min_by_key(|at| self.said[*at].last);
                     // The suppressed lines are counted in this one.
                     left_out += oldest.map_or(0, |at| self.said.swap_remove(at).since);
                 }
                 let (what, again) = (what.to_owned(), now + SOON);
-                self.said.push(Said { ip, what, again, pause: SOON, since: 0, heard: now });
+                self.said.push(Said { ip, what, again, pause: SOON, since: 0, last: now });
             }
         }
         Some(left_out)
     }
 
-    fn may_speak(&mut self, now: Instant) -> bool {
+    fn may_log(&mut self, now: Instant) -> bool {
         while self.tokens < BURST && now.saturating_duration_since(self.refilled) >= EVERY {
             self.tokens += 1;
             self.refilled += EVERY;
@@ -110,7 +110,7 @@ mod tests {
             let now = start + Duration::from_secs(second);
             // Two members, for a reason each.
             for n in [1, 2] {
-                if let Some(more) = noise.heard(ip(n), "refused", now) {
+                if let Some(more) = noise.record(ip(n), "refused", now) {
                     counted += more + 1;
                     if n == 1 {
                         at.push(second);
@@ -123,8 +123,8 @@ mod tests {
         assert!(counted > 2 * 82_000 && counted <= 2 * 86_400, "{counted}");
         // Another reason is said at once, and an old one, once it is news again.
         let end = start + Duration::from_secs(86_400);
-        assert_eq!(noise.heard(ip(1), "silent", end), Some(0));
-        assert_eq!(noise.heard(ip(1), "refused", end + 2 * RARELY), Some(0));
+        assert_eq!(noise.record(ip(1), "silent", end), Some(0));
+        assert_eq!(noise.record(ip(1), "refused", end + 2 * RARELY), Some(0));
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
         let mut counted = 0;
         for n in 0..100_000u64 {
             let now = start + Duration::from_micros(n * 100);
-            if let Some(more) = noise.heard(ip(1), &format!("reason {n}"), now) {
+            if let Some(more) = noise.record(ip(1), &format!("reason {n}"), now) {
                 (lines, counted) = (lines + 1, counted + more + 1);
             }
         }

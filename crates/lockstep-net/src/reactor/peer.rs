@@ -1,4 +1,4 @@
-//! One socket to a member, driving one [`Connection`], with TLS between the two or without.
+//! A socket to a member and the [`Connection`] that it drives, with or without TLS.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};

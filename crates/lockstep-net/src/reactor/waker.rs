@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const AWAKE: u8 = 0;
 /// The reactor is in `epoll_wait`, or about to be.
 const SLEEPING: u8 = 1;
-/// Somebody has woken it since it last ran.
+/// The reactor was woken since it last ran.
 const NOTIFIED: u8 = 2;
 
 #[derive(Debug)]

@@ -24,7 +24,7 @@ pub enum Method {
 /// A request of the status service, complete and within its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusRequest {
-    /// Whom to answer, with [`crate::Reactor::respond`].
+    /// The connection to answer, with [`crate::Reactor::respond`].
     pub conn: ConnId,
     /// Read or command.
     pub method: Method,

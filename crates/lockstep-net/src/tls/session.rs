@@ -147,10 +147,10 @@ impl Session {
                 return None;
             }
             match self.tls.read_tls(&mut &self.scratch[self.start..self.end]) {
-                // It has closed its side in order: nothing behind that counts.
+                // The peer has closed its side in order. Later bytes do not count.
                 Ok(0) => self.start = self.end,
                 Ok(n) => self.start += n,
-                // Its buffer is full, which it is not once everything has been handed on.
+                // The buffer is full until its content has been passed on.
                 Err(_) => return None,
             }
             if let Err(e) = self.tls.process_new_packets() {
