@@ -23,7 +23,7 @@
 //! applied first. `depends_on` is the highest of
 //!
 //! - the parents,
-//! - the last *barrier*: a statement in total order, a view, a write-set that is not safe to apply in parallel,
+//! - the last *barrier* (a statement in total order, a view, a write-set that must not be applied in parallel),
 //! - the fragment before in the same transaction,
 //! - the trim mark, because keys below it are forgotten.
 //!

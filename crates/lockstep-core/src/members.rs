@@ -62,8 +62,8 @@ impl Membership {
         self.members.iter().find(|m| m.name == name)
     }
 
-    /// The former identity of a member with this name and address, whose log was lost. It has the same name; if several
-    /// members have that name, also the same address. If only the address differs, the address may have changed, or the
+    /// The former identity of a member with this name and address that has lost its log. The identities have one name; if
+    /// several members have that name, also one address. If only the address differs, the address may have changed, or the
     /// name was copied to another server.
     pub fn former(&self, name: &str, address: &str) -> Option<&MemberInfo> {
         let mut named = self.members.iter().filter(|m| m.name == name);

@@ -74,7 +74,7 @@ pub struct Session {
     pub number: u64,
 }
 
-/// The log, folded.
+/// The replicated state after an entry of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StateSnapshot {
     /// The last entry's index; 0 before the first.

@@ -31,7 +31,7 @@ pub struct SegmentInfo {
     pub created_us: u64,
     /// Term of the record before the first.
     pub prev_term: u64,
-    /// The folded state before its first record, as given to `roll` or `reset`.
+    /// The snapshot of the replicated state before its first record, as given to `roll` or `reset`.
     pub base: Bytes,
 }
 

@@ -1,7 +1,7 @@
-//! Rescue files: ends of logs that were given up, though somebody may have been told that they are safe.
+//! Rescue files: lost tails of logs that a weak policy may have acknowledged.
 //!
-//! `lockstep.rescue.<n>.log` is built like a segment: a header with the folded state before the first record, then the
-//! records. It belongs to no log: opening one passes it over, and nothing of ours ever removes it.
+//! `lockstep.rescue.<n>.log` is built like a segment: a header with the snapshot of the replicated state before the first
+//! record, then the records. It is no part of a log. [`crate::Log::open`] ignores it, and no code of ours removes it.
 
 use std::sync::Arc;
 

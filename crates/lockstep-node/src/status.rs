@@ -95,7 +95,7 @@ impl Status {
         self.cluster.awaits_acks() && !self.cluster.fallen_back
     }
 
-    /// The number of connected members except the leader, whose acknowledgements semisync may wait for.
+    /// The number of connected members except the leader: semisync may wait for their acknowledgements.
     pub fn semi_sync_clients(&self) -> usize {
         let others = self.members.iter().filter(|m| m.is_connected() && m.role != "leader");
         if self.cluster.awaits_acks() { others.count() } else { 0 }

@@ -1,4 +1,4 @@
-//! What is asked of the whole machine: its processor time, its disks, and a thread's place in the scheduler.
+//! Measurements of the whole machine: its processor time, its disks, and a thread's place in the scheduler.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -226,9 +226,9 @@ impl Index {
         let Some(slot) = self.slots.held_or_put(key.hash, fresh) else { return };
         match slot.form {
             Form::Narrow(kind) => {
-                // The new use may replace the old one in two cases. The old one lies below the trim mark; or the new
-                // one's row of the table is no weaker, and its own source did not conflict with the old one either. A
-                // shared use conflicts with no source.
+                // The new use may replace the old one in two cases. In the first, the old one lies below the trim mark. In
+                // the second, the new one's row of the table is no weaker, and its own source did not conflict with the
+                // old one either. A shared use conflicts with no source.
                 let same =
                     slot.source_or_place == source.0 || source == Source::NOBODY || kind == KeyType::Shared;
                 if slot.seqno <= self.trim || (key.kind >= kind && same) {

@@ -25,7 +25,7 @@ impl Default for SnapshotBarrier {
 }
 
 impl SnapshotBarrier {
-    /// Waits while the barrier is closed for `seqno`, whose turn it is.
+    /// Waits while the barrier is closed for `seqno`. It is the turn of `seqno` in commit order.
     pub(crate) fn pass(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
         match self.limit.pass(seqno, interrupt, Some(TIMEOUT)) {
             Err(Stop::TimedOut) => {

@@ -86,7 +86,7 @@ impl DdlJournal {
     /// Reads the file. The text in the result is a warning: the reason why the file's content is ignored.
     ///
     /// # Errors
-    /// The file exists and cannot be read or written: its name, the cause, and what to do.
+    /// The file exists and cannot be read or written: its name, the cause, and the remedy.
     pub(crate) fn open(dir: &Path) -> Result<(DdlJournal, Option<String>), String> {
         DdlJournal::open_in(dir).map_err(|error| {
             let path = dir.join(FILE);

@@ -137,8 +137,8 @@ impl Ddl {
         }
     }
 
-    /// Called before a write-set is applied. For a statement: what this server did with it before it was killed. For a
-    /// transaction: changes its `CREATE TABLE` to replace a table that this server may have left behind.
+    /// Called before a write-set is applied. For a statement, returns its outcome before the crash. For a transaction, changes
+    /// its `CREATE TABLE` to replace a table that this server may have left behind.
     ///
     /// # Errors
     /// The outcome of the statement cannot be determined, or the table's creation cannot be recorded.

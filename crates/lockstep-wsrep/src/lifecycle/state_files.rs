@@ -133,7 +133,7 @@ pub(crate) fn write_at_exit(file: &Arc<StateFile>) {
     *lock(&LAST) = Some(file.clone());
 }
 
-/// What to do about a file that cannot be opened, to append to the error; may be empty.
+/// The remedy for a file that cannot be opened, to append to the error; may be empty.
 pub(crate) fn remedy(error: &io::Error, path: &Path) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => format!(

@@ -1,4 +1,4 @@
-//! The developers' subcommands of `lockstep`: what they do is in the rest of this crate; here are options and reports.
+//! The developers' subcommands of `lockstep`: their options and reports. The rest of this crate does their work.
 
 mod bench;
 mod chaos;

@@ -5,7 +5,7 @@ use super::path::Path;
 use crate::raft::inflight::Inflight;
 use crate::types::*;
 
-/// What the leader sends to a peer.
+/// The leader's way to replicate to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgressState {
     /// Looks for the index at which the logs agree, with one message at a time.
@@ -35,7 +35,7 @@ pub struct PeerProgress {
     pub rtt: Option<Micros>,
     /// When it last answered.
     pub last_answer: Micros,
-    /// What it is sent.
+    /// The leader's way to replicate to it.
     pub state: ProgressState,
     /// Its relay; `None`: entries come from the leader.
     pub via: Option<MemberId>,

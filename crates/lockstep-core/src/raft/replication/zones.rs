@@ -166,9 +166,9 @@ impl Zones {
         local.now() < until + 4 * last
     }
 
-    /// The replacement of a relay that has been slow for long: a member with a shorter path; or, if more entries wait than
-    /// the relay takes, a member that took more, or was not tried yet. If the line or all members are slow, the changes come
-    /// to an end: each one doubles the time until the next, and measured rates are kept.
+    /// The replacement of a relay that has been slow for long: a member with a shorter path. If more entries wait than the
+    /// relay takes, it may also be a member that took more, or was not tried yet. If the line or all members are slow, the
+    /// changes come to an end: each one doubles the time until the next, and measured rates are kept.
     fn replacement(
         &mut self,
         local: &Local,

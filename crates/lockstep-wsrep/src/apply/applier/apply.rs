@@ -1,4 +1,4 @@
-//! Write-sets: when one may start, what the server gets of it, and its result.
+//! Applies write-sets: waits until one may start, passes it to the server, and handles the result.
 
 use super::{Applier, Break, Held, Job, MEASURED, Next};
 use crate::apply::blocked_time::BlockedTime;
