@@ -31,7 +31,7 @@ use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
 use admin::commits::Commits;
 use context::Context;
-use delivery::feed::{Deliverer, Limits, Stop};
+use delivery::deliverer::{Deliverer, Limits, Stop};
 use delivery::finished::Finished;
 use facts::Standing;
 use lockstep_core::raft::{Output, Raft};
@@ -88,8 +88,8 @@ impl Member {
         let votes = recovery::votes::Votes::new(raft.last_index());
         let recovery = recovery::Recovery { votes, ..recovery::Recovery::default() };
         let apply_holds = delivery::apply_hold::ApplyHolds::new(tuning.apply_order);
-        let feed = Deliverer::with(raft.failpoints());
-        let delivery = delivery::Delivery { feed, apply_holds, ..delivery::Delivery::default() };
+        let deliverer = Deliverer::with(raft.failpoints());
+        let delivery = delivery::Delivery { deliverer, apply_holds, ..delivery::Delivery::default() };
         let mut quorum = Quorum::default();
         quorum.note_seen(now);
         let ctx = Context {
@@ -120,7 +120,7 @@ impl Member {
 
     /// Remembers an entry found in the log at start.
     pub(crate) fn remember(&mut self, entry: &Entry) {
-        self.delivery.feed.remember(entry);
+        self.delivery.deliverer.remember(entry);
         self.recovery.votes.remember(entry);
     }
 
@@ -159,7 +159,7 @@ impl Member {
         if self.admin.barrier.is_active() {
             at = at.min(self.ctx.now + BARRIER_PERIOD);
         }
-        if self.delivery.feed.is_to_forget() {
+        if self.delivery.deliverer.is_to_forget() {
             at = at.min(self.ctx.now + FORGET_PERIOD);
         }
         if let Some(due) = self.delivery.apply_holds.ends_at(&self.ctx) {
@@ -170,7 +170,7 @@ impl Member {
 
     /// Whether another round would deliver more without new inputs.
     pub(crate) fn has_more(&self) -> bool {
-        self.ctx.connection.is_primary() && self.delivery.feed.is_behind(self.delivers_committed_only())
+        self.ctx.connection.is_primary() && self.delivery.deliverer.is_behind(self.delivers_committed_only())
     }
 
     /// Ends a round: a pipeline from inputs to outputs. `room`: the front end takes deliveries.
@@ -230,7 +230,7 @@ impl Member {
         if room {
             self.delivery_step();
         }
-        self.delivery.feed.forget();
+        self.delivery.deliverer.forget();
     }
 
     /// Answers requests and reports this member's state, as of the entries just delivered. The leave comes after the
@@ -305,10 +305,10 @@ impl Member {
                 Output::Write(op) => {
                     self.compare_clocks(&op.entries);
                     self.recovery.votes.follow(&op);
-                    self.delivery.feed.follow(&op);
-                    if op.truncate_from.is_some_and(|from| from < self.delivery.feed.next_index())
+                    self.delivery.deliverer.follow(&op);
+                    if op.truncate_from.is_some_and(|from| from < self.delivery.deliverer.next_index())
                         && !diverged
-                        && let Err(text) = self.delivery.feed.was_cut(&self.ctx)
+                        && let Err(text) = self.delivery.deliverer.was_cut(&self.ctx)
                     {
                         self.needs_state(&text);
                     }
@@ -322,7 +322,7 @@ impl Member {
                     self.ctx.out.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
                 }
                 Output::Commit { index: _, deliverable, early, policy_index } => {
-                    self.delivery.feed.set_limits(Limits { deliverable, early, policy_index });
+                    self.delivery.deliverer.set_limits(Limits { deliverable, early, policy_index });
                 }
                 Output::Diverged { .. } => diverged = true,
                 Output::Soft { leader, term, .. } => self.leader_changed(leader, term),
@@ -400,7 +400,7 @@ impl Member {
             wall: self.ctx.wall,
             raft: &self.ctx.raft,
             finished: self.ctx.finished.get(),
-            next_index: self.delivery.feed.next_index(),
+            next_index: self.delivery.deliverer.next_index(),
             keep: self.ctx.tuning.log_keep.as_micros() as Micros,
             keep_bytes: self.ctx.tuning.log_bytes,
             max_bytes: self.ctx.tuning.log_max_bytes,
@@ -416,8 +416,8 @@ impl Member {
             state: self.local_state(),
             synced_but_for_hold: synced && !self.is_desynced(),
             leaving: self.roster.leave.has_begun(),
-            delivered: self.delivery.feed.delivered(),
-            delivering: self.delivery.feed.is_running(),
+            delivered: self.delivery.deliverer.delivered(),
+            delivering: self.delivery.deliverer.is_running(),
         }
     }
 
@@ -449,9 +449,9 @@ impl Member {
             state: self.local_state(),
             finished: self.ctx.finished(),
             lowest_seen: self.delivery.lowest_seen(self.ctx.finished()),
-            delivered: self.delivery.feed.delivered(),
+            delivered: self.delivery.deliverer.delivered(),
             leaving: self.roster.leave.has_begun(),
-            has_state: self.delivery.feed.has_started(),
+            has_state: self.delivery.deliverer.has_started(),
             held_back: self.ctx.has_held_server(),
         }
     }
@@ -497,6 +497,6 @@ impl Member {
 
     /// Whether an apply hold lasts until an option is changed; `apply.delay` alone ends by itself.
     pub(crate) fn is_held_indefinitely(&self) -> bool {
-        self.delivery.apply_holds.is_indefinite(&self.ctx, self.delivery.feed.delivered())
+        self.delivery.apply_holds.is_indefinite(&self.ctx, self.delivery.deliverer.delivered())
     }
 }

@@ -308,7 +308,7 @@ impl Member {
                 term: self.ctx.raft.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
                 primary: self.ctx.connection.is_primary(),
-                view: self.delivery.feed.view().number,
+                view: self.delivery.deliverer.view().number,
                 voters: membership.voters().count(),
                 voters_connected: 0,
                 protocol: around.protocol,
@@ -360,7 +360,7 @@ impl Member {
                 keep_bytes: self.ctx.tuning.log_bytes,
                 max_bytes: self.ctx.tuning.log_max_bytes,
                 segments: self.ctx.raft.segment_bases().count(),
-                certification_window: self.delivery.feed.window(),
+                certification_window: self.delivery.deliverer.window(),
             },
         };
         status.cluster.voters_connected =
@@ -378,7 +378,7 @@ impl Member {
         };
         let members = match status {
             ViewStatus::Primary => committed.view.members.clone(),
-            ViewStatus::NonPrimary => self.delivery.feed.view_without_quorum(&self.ctx).members,
+            ViewStatus::NonPrimary => self.delivery.deliverer.view_without_quorum(&self.ctx).members,
             ViewStatus::Disconnected => Vec::new(),
         };
         let now = |member: &ViewMember| {
@@ -442,7 +442,7 @@ impl Member {
                 Some(0) => Some(0.0),
                 Some(_) if me => self
                     .delivery
-                    .feed
+                    .deliverer
                     .age_above(self.ctx.finished(), self.wall())
                     .or_else(|| self.delivery.apply_holds.age_of_held_entry(&self.ctx)),
                 _ => None,

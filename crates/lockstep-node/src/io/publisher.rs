@@ -22,7 +22,7 @@ impl Publisher {
         let changed = to.set_round(&RoundState {
             state: member.local_state(),
             primary: member.ctx.connection.is_primary(),
-            delivered: member.delivery.feed.delivered(),
+            delivered: member.delivery.deliverer.delivered(),
             may_originate: member.may_originate(),
             held_back: member.ctx.is_held_back(),
             policy: member.ctx.raft.committed_state().policy,

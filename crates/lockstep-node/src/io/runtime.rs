@@ -205,8 +205,10 @@ impl Runtime {
 
     fn publish(&mut self, now: Micros) {
         let published = &self.shared.published;
-        published
-            .set_certification(self.engine.delivery.feed.keys() as u64, self.engine.delivery.feed.window());
+        published.set_certification(
+            self.engine.delivery.deliverer.keys() as u64,
+            self.engine.delivery.deliverer.window(),
+        );
         if !self.publisher.is_status_due(now) {
             return;
         }

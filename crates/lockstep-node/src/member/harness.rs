@@ -296,7 +296,7 @@ impl Lab {
         node.finished.store(args.position.seqno, Ordering::Release);
         node.to_finish.clear();
         node.member.ctx.connection = ConnectionState::Idle;
-        node.member.delivery.feed.stop();
+        node.member.delivery.deliverer.stop();
         self.restarts += 1;
         let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
         view_uuid.0[0] = self.restarts;
@@ -426,7 +426,7 @@ impl Lab {
         let member = &mut self.nodes[at].member;
         let payload = builder.finish(&Meta {
             flags,
-            last_seen: member.delivery.feed.delivered(),
+            last_seen: member.delivery.deliverer.delivered(),
             source: member.ctx.me.view_uuid,
             epoch: 0,
             conn: 1,

@@ -14,7 +14,7 @@ use operator::Operator;
 use policy::PolicyRequests;
 use wait_report::PolicyReports;
 
-/// The components of this room. Each keeps its fields to itself.
+/// The components of this folder. Each keeps its fields to itself.
 #[derive(Default)]
 pub(in crate::member) struct Admin {
     /// Commands under way.

@@ -8,7 +8,7 @@ use crate::api::{Level, LocalState, state_comment};
 use crate::effect::Effect;
 use crate::member::admin::wait_report::commit_needs;
 use crate::member::context::Context;
-use crate::member::delivery::feed::Deliverer;
+use crate::member::delivery::deliverer::Deliverer;
 use crate::member::facts::Standing;
 use crate::member::leadership::{Leadership, NEAR_ENOUGH};
 use crate::member::membership::leader_tasks::{LeaderTasks, append_view};

@@ -87,7 +87,7 @@ fn switchover_wait_for_streams_is_bounded() {
     lab.run(500_000);
     let member = &lab.nodes[2].member;
     assert!(
-        !member.delivery.feed.has_streams_of(&member.ctx.me.view_uuid),
+        !member.delivery.deliverer.has_streams_of(&member.ctx.me.view_uuid),
         "its origin does not take them for open, either"
     );
 }

@@ -520,8 +520,8 @@ fn rejected_writer_is_answered_without_acks() {
     let write = lab.write(0);
     lab.run(500_000);
     assert_eq!(passed(&write), None);
-    let (feed, raft) = (&lab.nodes[1].member.delivery.feed, &lab.nodes[1].member.ctx.raft);
-    assert_eq!(feed.delivered(), raft.committed_state().seqno);
+    let (deliverer, raft) = (&lab.nodes[1].member.delivery.deliverer, &lab.nodes[1].member.ctx.raft);
+    assert_eq!(deliverer.delivered(), raft.committed_state().seqno);
     lab.cut(2, false);
     lab.until("both have it", 5_000_000, |_| passed(&write) == Some(true));
 }

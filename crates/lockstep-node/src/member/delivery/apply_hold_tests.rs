@@ -67,10 +67,10 @@ fn pending_writes_are_delivered_before_apply_hold() {
     lab.nodes[2].member.set_tuning(tuning);
     lab.run(100_000);
     assert!(matches!(own.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
-    let at = lab.nodes[2].member.delivery.feed.delivered();
+    let at = lab.nodes[2].member.delivery.deliverer.delivered();
     write(&mut lab, 0);
     lab.run(100_000);
-    assert_eq!(lab.nodes[2].member.delivery.feed.delivered(), at);
+    assert_eq!(lab.nodes[2].member.delivery.deliverer.delivered(), at);
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn a_write_and_much_more(lab: &mut Lab, by: usize) -> Submission {
     let first = lab.write(0);
     lab.run(300_000);
     assert!(first.wait_for(Duration::ZERO).is_none(), "it waits");
-    let index = lab.nodes[0].member.delivery.feed.next_index();
+    let index = lab.nodes[0].member.delivery.deliverer.next_index();
     let data = vec![7u8; 900_000];
     for _ in 0..80 {
         lab.write_bytes(by, &data);

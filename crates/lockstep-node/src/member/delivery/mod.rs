@@ -3,7 +3,7 @@
 pub(in crate::member) mod apply_hold;
 pub(in crate::member) mod causal_reads;
 pub(in crate::member) mod clocks;
-pub(in crate::member) mod feed;
+pub(in crate::member) mod deliverer;
 pub(in crate::member) mod finished;
 pub(in crate::member) mod lag;
 pub(in crate::member) mod low_water_mark;
@@ -19,17 +19,17 @@ use apply_hold::ApplyHolds;
 use bytes::Bytes;
 use causal_reads::CausalReads;
 use clocks::Clocks;
-use feed::{Deliverer, Receivers, Stop};
+use deliverer::{Deliverer, Receivers, Stop};
 use lag::CatchUp;
 use lockstep_core::{EntryKind, Seqno, writeset};
 use low_water_mark::LowWaterMark;
 use submissions::Submissions;
 
-/// The components of this room. Each keeps its fields to itself.
+/// The components of delivery. Each keeps its fields to itself.
 #[derive(Default)]
 pub(crate) struct Delivery {
     /// Entries from the log to the server.
-    pub(crate) feed: Deliverer,
+    pub(crate) deliverer: Deliverer,
     /// The front end's submissions under way.
     pub(in crate::member) submissions: Submissions,
     /// Causal reads under way.
@@ -108,13 +108,13 @@ impl Delivery {
         leaving: bool,
         committed_only: bool,
     ) -> Result<(), Stop> {
-        let Delivery { feed, submissions, apply_holds, causal_reads, .. } = self;
+        let Delivery { deliverer, submissions, apply_holds, causal_reads, .. } = self;
         let mut receivers =
             Receivers { submissions, apply_holds, views_shown, commits, leaving, committed_only };
-        feed.step(ctx, &mut receivers)?;
-        if ctx.connection.is_primary() && feed.has_started() && !causal_reads.is_empty() {
-            let delivered = feed.delivered();
-            for id in causal_reads.take_ready(&mut ctx.raft, ctx.now, feed.next_index()) {
+        deliverer.step(ctx, &mut receivers)?;
+        if ctx.connection.is_primary() && deliverer.has_started() && !causal_reads.is_empty() {
+            let delivered = deliverer.delivered();
+            for id in causal_reads.take_ready(&mut ctx.raft, ctx.now, deliverer.next_index()) {
                 ctx.out.push(Effect::Causal { id, seqno: Some(delivered) });
             }
         }
@@ -123,7 +123,7 @@ impl Delivery {
 
     /// How much of the log the server still has to finish, in bytes; `None` if its position in the log is unknown.
     pub(crate) fn bytes_behind(&self, ctx: &Context) -> Option<u64> {
-        self.feed.bytes_behind(ctx)
+        self.deliverer.bytes_behind(ctx)
     }
 }
 

@@ -107,7 +107,7 @@ fn causal_read_over_full_link_is_answered() {
     lab.nodes[2].member.causal_read(1);
     let asked = lab.now;
     let due = lab.nodes[0].member.ctx.raft.last_index();
-    while lab.nodes[2].member.delivery.feed.next_index() <= due {
+    while lab.nodes[2].member.delivery.deliverer.next_index() <= due {
         busy(&mut lab);
     }
     let came = lab.now - asked;

@@ -141,7 +141,7 @@ impl LeaderTasks {
     /// Appends a trim mark: certification may forget what every member of the view has finished, so that no write-set
     /// under way can conflict with it. A member that lags by more than the limit does not hold it back.
     fn make_trim_mark(&mut self, ctx: &mut Context, delivery: &Delivery) {
-        let deliverer = &delivery.feed;
+        let deliverer = &delivery.deliverer;
         let due = ctx.now.saturating_sub(self.last_trim_mark) > TRIM_PERIOD
             || deliverer.seqno() - ctx.raft.tail_state().trim > TRIM_STEP;
         if !due || !deliverer.is_running() {

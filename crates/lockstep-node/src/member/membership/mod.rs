@@ -21,7 +21,7 @@ use leave::Leave;
 use sync_state::SyncState;
 use views_shown::ViewsShown;
 
-/// The components of this room, beside the peers and the connection. Each keeps its fields to itself.
+/// The components of this folder, beside the peers and the connection. Each keeps its fields to itself.
 #[derive(Default)]
 pub(in crate::member) struct Roster {
     /// This member's leave.

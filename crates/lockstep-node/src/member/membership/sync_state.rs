@@ -106,14 +106,14 @@ impl SyncState {
             return;
         }
         let has_its_part = delivery.apply_holds.is_holding()
-            && delivery.feed.is_running()
-            && ctx.finished() >= delivery.feed.delivered();
+            && delivery.deliverer.is_running()
+            && ctx.finished() >= delivery.deliverer.delivered();
         let caught_up = has_its_part
-            || delivery.feed.is_running()
-                && delivery.feed.next_index() + SYNCED_WITHIN as u64 > ctx.raft.commit()
-                && self.reaches_connect(delivery.feed.delivered())
-                && delivery.feed.view().position(&ctx.me.id).is_some()
-                && ctx.raft.seqnos_between(ctx.finished(), delivery.feed.delivered()) <= SYNCED_WITHIN
+            || delivery.deliverer.is_running()
+                && delivery.deliverer.next_index() + SYNCED_WITHIN as u64 > ctx.raft.commit()
+                && self.reaches_connect(delivery.deliverer.delivered())
+                && delivery.deliverer.view().position(&ctx.me.id).is_some()
+                && ctx.raft.seqnos_between(ctx.finished(), delivery.deliverer.delivered()) <= SYNCED_WITHIN
                 && (!self.lagging || ctx.is_held_back() || lag <= near_enough(ctx));
         // Other members see a server that is held back by choice as Desynced.
         if caught_up && self.may_notify() && !donating {

@@ -10,7 +10,7 @@ use in_doubt::InDoubt;
 use transfer::Transfers;
 use votes::Votes;
 
-/// The components of this room. Each keeps its fields to itself.
+/// The components of this folder. Each keeps its fields to itself.
 #[derive(Default)]
 pub(in crate::member) struct Recovery {
     /// Votes on results.

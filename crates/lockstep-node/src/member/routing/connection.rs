@@ -228,13 +228,13 @@ impl Member {
         } else if let Some(why) = is_of_another_log(&self.ctx, position, args.log, &bases) {
             Some(why)
         } else {
-            self.delivery.feed.start(&bases, self.ctx.raft.committed_state(), position.seqno).err()
+            self.delivery.deliverer.start(&bases, self.ctx.raft.committed_state(), position.seqno).err()
         };
         self.recovery.transfers.set_bypass(None);
         match why {
             None if args.by_donor && !founded && self.ctx.somebody_may_donate() => {
                 // The run only checked that the log reaches back far enough.
-                self.delivery.feed.stop();
+                self.delivery.deliverer.stop();
                 self.recovery.transfers.set_bypass(Some(position.seqno));
                 self.ctx.log(
                     Level::Info,
@@ -248,7 +248,7 @@ impl Member {
                 self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
                 self.recovery.votes.begin(position.seqno, self.ctx.raft.last_index(), false);
                 if !founded {
-                    self.delivery.feed.announce_at_start();
+                    self.delivery.deliverer.announce_at_start();
                 }
             }
             Some(why) => {
@@ -319,10 +319,10 @@ impl Member {
 
     /// Shows the members that are present without a majority, whenever they change.
     fn show_minority(&mut self) {
-        if !self.delivery.feed.is_shown() {
+        if !self.delivery.deliverer.is_shown() {
             return;
         }
-        let info = self.delivery.feed.view_without_quorum(&self.ctx);
+        let info = self.delivery.deliverer.view_without_quorum(&self.ctx);
         if self.roster.views_shown.minority_changes(&info.members) {
             self.ctx.deliver(Delivery::View { info, in_log: false });
         }
@@ -337,10 +337,12 @@ impl Member {
             }
             _ => {
                 self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
-                match self.delivery.feed.is_running() {
-                    true => self.delivery.feed.show_position(&mut self.ctx, &mut self.roster.views_shown),
+                match self.delivery.deliverer.is_running() {
+                    true => {
+                        self.delivery.deliverer.show_position(&mut self.ctx, &mut self.roster.views_shown)
+                    }
                     // The run is repeating from further back: show the view at its end.
-                    false => self.delivery.feed.announce_at_start(),
+                    false => self.delivery.deliverer.announce_at_start(),
                 }
             }
         }
@@ -378,14 +380,14 @@ impl Member {
         if !self.roster.leave.step(&mut self.ctx, own) {
             return;
         }
-        let info = ViewInfo::disconnected(self.delivery.feed.view_without_quorum(&self.ctx).gtid);
+        let info = ViewInfo::disconnected(self.delivery.deliverer.view_without_quorum(&self.ctx).gtid);
         self.delivery.wake_all(&mut self.ctx, true);
         self.ctx.deliver(Delivery::View { info, in_log: false });
         if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
             let given_up = self.roster.leave.take_given_up();
             self.ctx.connection = given_up.map_or(ConnectionState::Idle, ConnectionState::Failed);
         }
-        self.delivery.feed.stop();
+        self.delivery.deliverer.stop();
         self.roster.sync.left();
         self.recovery.transfers.end();
         self.forget_peers();
@@ -411,7 +413,8 @@ impl Member {
                 .fail(&format!("the state that was received is of history {}, not {history}", gtid.uuid));
         }
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
-        if let Err(text) = self.delivery.feed.start(&bases, self.ctx.raft.committed_state(), gtid.seqno) {
+        if let Err(text) = self.delivery.deliverer.start(&bases, self.ctx.raft.committed_state(), gtid.seqno)
+        {
             return self.fail(&text);
         }
         self.ctx.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
@@ -444,8 +447,8 @@ impl Member {
         if let ConnectionState::Connecting { .. } = self.ctx.connection {
             self.ctx.out.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
         }
-        if self.delivery.feed.is_shown() {
-            let info = self.delivery.feed.view_without_quorum(&self.ctx);
+        if self.delivery.deliverer.is_shown() {
+            let info = self.delivery.deliverer.view_without_quorum(&self.ctx);
             self.ctx.deliver(Delivery::View { info, in_log: false });
         }
         self.ctx.deliver(Delivery::Failed(text.to_string()));

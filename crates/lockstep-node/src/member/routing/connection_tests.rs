@@ -293,9 +293,9 @@ fn replayed_view_ends_no_streaming_transaction() {
     lab.write_fragment(2).abandon();
     lab.run(500_000);
     let own = lab.nodes[2].member.ctx.me.view_uuid;
-    assert!(lab.nodes[2].member.delivery.feed.has_streams_of(&own));
+    assert!(lab.nodes[2].member.delivery.deliverer.has_streams_of(&own));
     let member = &mut lab.nodes[2].member;
-    assert_eq!(member.delivery.feed.was_cut(&member.ctx), Ok(()));
+    assert_eq!(member.delivery.deliverer.was_cut(&member.ctx), Ok(()));
     lab.run(500_000);
-    assert!(lab.nodes[2].member.delivery.feed.has_streams_of(&own));
+    assert!(lab.nodes[2].member.delivery.deliverer.has_streams_of(&own));
 }

@@ -172,7 +172,7 @@ impl Member {
         (
             &mut admin.operator,
             ctx,
-            Others { own, deliverer: &delivery.feed, tasks: &roster.leader_tasks, leadership },
+            Others { own, deliverer: &delivery.deliverer, tasks: &roster.leader_tasks, leadership },
         )
     }
 
@@ -428,7 +428,7 @@ impl Member {
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
         self.ctx.raft.set_relaying(tuning.relay);
         self.ctx.tuning = tuning;
-        self.delivery.apply_holds.adopt_options(&mut self.ctx, self.delivery.feed.delivered());
+        self.delivery.apply_holds.adopt_options(&mut self.ctx, self.delivery.deliverer.delivered());
         self.adapt_timing();
     }
 
@@ -440,7 +440,7 @@ impl Member {
 
     /// How many acknowledged transactions would be lost with the leader.
     pub(crate) fn at_risk(&self) -> u64 {
-        commits::at_risk(&self.ctx, self.delivery.feed.delivered())
+        commits::at_risk(&self.ctx, self.delivery.deliverer.delivered())
     }
 
     /// The members whose acks this leader's commits lack; for programs.
@@ -526,7 +526,7 @@ impl Member {
         match whom {
             ReadFor::Peer(id) => self.ctx.raft.fetched(self.ctx.now, id, from, entries),
             ReadFor::Deliverer => {
-                if let Err(text) = self.delivery.feed.fetched(from, entries) {
+                if let Err(text) = self.delivery.deliverer.fetched(from, entries) {
                     self.needs_state(&text);
                 }
             }
@@ -545,7 +545,7 @@ impl Member {
             );
         }
         self.ctx.raft.log_trimmed(first);
-        self.delivery.feed.forget_below(first);
+        self.delivery.deliverer.forget_below(first);
         self.recovery.votes.forget_below(first);
     }
 

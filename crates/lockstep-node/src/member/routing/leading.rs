@@ -197,10 +197,10 @@ impl Member {
     pub(in crate::member) fn check_database(&mut self) {
         let finished = self.ctx.finished();
         // Desynced by the user, for example for a backup, or donating: the database may stand still.
-        let may_stand = finished >= self.delivery.feed.delivered()
+        let may_stand = finished >= self.delivery.deliverer.delivered()
             || self.roster.sync.is_desynced_by_server()
             || self.recovery.transfers.is_donating()
-            || !self.delivery.feed.is_running()
+            || !self.delivery.deliverer.is_running()
             || self.delivery.apply_holds.is_holding();
         self.leadership.note_database(self.ctx.now, finished, may_stand);
     }

@@ -1,5 +1,5 @@
-//! Delivery from the log to the server: entries in order, certified, their pieces assembled. Each goes to the thread
-//! that waits for it or to the front end's appliers.
+//! The deliverer takes entries from the log in order, certifies them, and assembles their pieces. It passes each to the
+//! waiting thread or to the front end's appliers.
 //!
 //! A run begins at or before the database's position. Entries up to the position are certified but not delivered, so
 //! that later certification results are the same on every member. The run takes no entries while the front end's queue
@@ -70,7 +70,7 @@ struct Run {
     writers: Writers,
     /// Old entries from the log.
     fetched: VecDeque<Entry>,
-    /// Whether a read is under way.
+    /// Whether a read of old entries is in progress.
     reading: bool,
 }
 
@@ -101,11 +101,11 @@ pub(crate) struct Deliverer {
     streams: BTreeSet<(ViewUuid, u64)>,
     /// See [`Deliverer::fragment_at`].
     fragment_at: Option<Micros>,
-    /// None in a released program.
+    /// Failpoints; none in a released program.
     failpoints: Failpoints,
 }
 
-/// The components that an entry concerns on its way to the server.
+/// The components that take part in a delivery.
 pub(in crate::member) struct Receivers<'a> {
     pub(in crate::member) submissions: &'a mut Submissions,
     pub(in crate::member) apply_holds: &'a mut ApplyHolds,
@@ -117,7 +117,7 @@ pub(in crate::member) struct Receivers<'a> {
     pub(in crate::member) committed_only: bool,
 }
 
-/// Why delivery cannot go on.
+/// Why delivery cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::member) enum Stop {
     /// The database needs a state transfer.
@@ -411,7 +411,7 @@ impl Deliverer {
     /// Takes entries from the log and delivers them, as many as a round may.
     ///
     /// # Errors
-    /// Why delivery cannot go on.
+    /// Why delivery cannot continue.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, to: &mut Receivers<'_>) -> Result<(), Stop> {
         if self.cut_off {
             return self.on_cut_off(ctx);
