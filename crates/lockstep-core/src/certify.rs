@@ -4,7 +4,7 @@
 //!
 //! 1. its origin had not seen the trim mark in force (`last_seen < trim`), or
 //! 2. a key of it *conflicts* with the same key of a write-set that passed, came from **another** source, and has a
-//!    seqno above its `last_seen`. A statement in total order is another source to everybody.
+//!    seqno above its `last_seen`. A statement in total order counts as another source for every member.
 //!
 //! Two write-sets of one source never conflict, because that server's locks have ordered them. Neither do the fragments of
 //! one transaction. Statements in total order and rollbacks always pass. A failed write-set leaves no keys behind.
@@ -542,7 +542,7 @@ impl Certifier {
         &self.failed[self.failed.partition_point(|f| *f <= seqno)..]
     }
 
-    /// Steps to this seqno and says what the marks told of it.
+    /// Steps to this seqno and returns the verdict of the trim marks on it.
     fn next(&mut self, seqno: Seqno) -> Result<Option<bool>, CertifyError> {
         if Some(seqno) != self.last.checked_add(1) {
             return Err(CertifyError::Order { seqno, last: self.last });

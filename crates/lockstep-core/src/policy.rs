@@ -9,14 +9,14 @@ use bytes::Bytes;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum PolicyKind {
-    /// The leader's own log has it.
+    /// A commit waits for the leader's own disk.
     Async = 0,
-    /// And so many other members have.
+    /// A commit waits for the leader and [`Policy::acks`] other members.
     Semisync = 1,
-    /// A majority of the voters of that time has persisted it.
+    /// A commit waits for a majority of the voters in force.
     #[default]
     Quorum = 2,
-    /// Every member of the view of that time has.
+    /// A commit waits for every member of the view in force.
     All = 3,
 }
 
@@ -24,7 +24,7 @@ impl PolicyKind {
     const ALL: [PolicyKind; 4] =
         [PolicyKind::Async, PolicyKind::Semisync, PolicyKind::Quorum, PolicyKind::All];
 
-    /// Its name in options and status.
+    /// The name in options and status.
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::Async => "async",
@@ -40,14 +40,14 @@ impl PolicyKind {
     }
 }
 
-/// The contents of an [`EntryKind::Policy`] entry: all that must be the same on every member.
+/// The contents of an [`EntryKind::Policy`] entry: the settings that are the same on every member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Whom a commit waits for.
+    /// The members that a commit waits for.
     pub kind: PolicyKind,
-    /// `commit.acks`: so many other members, under semisync.
+    /// `commit.acks`: the number of other members, under semisync.
     pub acks: u8,
-    /// `commit.zone_acks`: so many other zones, in addition (but not under async).
+    /// `commit.zone_acks`: the number of other zones, in addition. Not under async.
     pub zone_acks: u8,
     /// `commit.ack_on = receive`: under semisync, entries in a member's memory count.
     pub on_receive: bool,
@@ -70,14 +70,14 @@ impl Default for Policy {
     }
 }
 
-/// On the first byte: the settings follow. Without them they are the defaults (and quorum is written as by versions that
-/// knew nothing else).
+/// A bit of the first byte: the settings follow. Without it they are the defaults. Quorum is written without it, as in
+/// versions that knew no other policy.
 const WITH_SETTINGS: u8 = 0x80;
-/// More may not be at risk: a new leader leaves out so many seqnos.
+/// The largest `max_at_risk`, because a new leader leaves out this many seqnos.
 const MOST_AT_RISK: u64 = 1 << 32;
 
 impl Policy {
-    /// This policy with everything else as it is by default.
+    /// A policy of this kind with default settings.
     pub fn of(kind: PolicyKind) -> Policy {
         Policy { kind, ..Policy::default() }
     }

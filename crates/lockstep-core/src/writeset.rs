@@ -165,15 +165,15 @@ pub fn path_hash(parts: &[&[u8]]) -> u64 {
 /// The origin of a write-set and its time: the header without the sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Meta {
-    /// Of [`flags`].
+    /// A combination of [`flags`].
     pub flags: u32,
-    /// The highest seqno of which the origin knew, when it sampled it, that all up to it had finished.
+    /// *Last seen*: all seqnos up to this one had finished on the origin's server when this was read.
     pub last_seen: Seqno,
-    /// The origin as the server knew it then.
+    /// The origin's view UUID at that time.
     pub source: ViewUuid,
-    /// Counts what the origin has given up since it became `source`: threads that were told that nobody knows whether
-    /// their write-set was ordered, and have let go of its locks. Two write-sets of one source are kept apart by those
-    /// locks only while this is the same; else they are judged as those of two sources.
+    /// How many submissions the origin has given up since it became `source`. Their threads do not know whether the write-set
+    /// was ordered, and have released its locks. The server's locks separate two write-sets of one source only if both
+    /// have the same epoch. Otherwise they are judged as write-sets of two sources.
     pub epoch: u16,
     /// The server's connection id.
     pub conn: u64,
@@ -218,7 +218,7 @@ pub struct WriteSet {
 }
 
 impl WriteSet {
-    /// Stands for one that cannot be read: nothing to apply, a rollback of nobody's transaction.
+    /// Replaces an unreadable write-set: nothing to apply, and a rollback of no transaction.
     pub fn void() -> WriteSet {
         let flags = flags::ROLLBACK | flags::TRX_END;
         WriteSet {

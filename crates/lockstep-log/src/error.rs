@@ -47,7 +47,7 @@ pub enum OpenError {
         /// This member.
         expected: MemberId,
     },
-    /// There are segments but no `lockstep.id.log`: nobody can say whose votes and acks they are.
+    /// There are segments but no `lockstep.id.log`, so their owner, its votes and its acks are unknown.
     IdentityMissing {
         /// The directory.
         dir: String,
@@ -89,8 +89,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// True where the log is lost and nobody did it: the member cannot vouch for what it acknowledged. Files of another
-    /// member, which somebody put there, are not meant.
+    /// Whether the log is lost, so that the member may lack entries that it has acknowledged. Does not include files of
+    /// another member that an operator has put there.
     pub fn is_loss(&self) -> bool {
         self.is_damage() && !matches!(self, OpenError::OtherMember { .. })
     }

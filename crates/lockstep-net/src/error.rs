@@ -258,8 +258,7 @@ impl fmt::Display for DialError {
 }
 
 impl DialError {
-    /// Whether somebody is there with whom this member cannot talk, so that trying again changes nothing until a person
-    /// mends it.
+    /// Whether a program answers at the address that this member cannot talk with. Then retries fail until an operator acts.
     pub fn is_for_a_person(&self) -> bool {
         match self {
             Self::NotLockstep(_) | Self::WrongCluster { .. } | Self::Version { .. } => true,

@@ -1,4 +1,4 @@
-//! What peers and people say, mutated: introductions, messages beside the order, provider options.
+//! Mutated input of peers and people: introductions, messages between nodes, provider options.
 
 use bytes::Bytes;
 use lockstep_core::{Gtid, Uuid};

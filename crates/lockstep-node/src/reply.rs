@@ -29,7 +29,7 @@ impl<T> Reply<T> {
         slot.take()
     }
 
-    /// Whether somebody waits, and gets it.
+    /// Passes the reply to the waiting thread. Returns false if no thread waits.
     pub(crate) fn offer(&self, value: T) -> bool {
         let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
         if self.abandoned.load(Ordering::Acquire) {

@@ -10,7 +10,7 @@ use lockstep_core::{Gtid, MemberId, Micros, SEQNO_UNDEFINED};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The state of a member that is not connected with the one who answers.
+/// The state of a member that is not connected with the answering one.
 pub const DISCONNECTED: &str = "Disconnected";
 
 /// The state of a member that is connected with the leader and does not answer it: its process is stopped, or its machine or

@@ -140,8 +140,8 @@ impl Submission {
         Filler(self.clone())
     }
 
-    /// As [`Submission::fill`] for an entry in its place, but leaves the waking to the caller: returns the thread, if it
-    /// waits already. Gives the entry back where nobody waits for it.
+    /// As [`Submission::fill`] for an ordered entry, but the caller wakes the thread: returns it if it waits already. Returns
+    /// the entry if no thread waits for it.
     fn order(&self, ordered: Ordered) -> Result<Option<Thread>, Box<Ordered>> {
         let mut slot = self.lock();
         let Slot::Waiting(thread) = &mut *slot else { return Err(Box::new(ordered)) };
@@ -151,8 +151,7 @@ impl Submission {
     }
 }
 
-/// The node's end of a submission. However it is dropped (left, failed, a panic on its way out), the thread that waits
-/// is woken.
+/// The node's end of a submission. Dropping it in any way (leave, failure, panic) wakes the waiting thread.
 #[derive(Debug)]
 pub(crate) struct Filler(Submission);
 
@@ -161,7 +160,7 @@ impl Filler {
         self.0.fill(outcome)
     }
 
-    /// Fills the slot with an entry in its place. The caller has to unpark the thread that it returns.
+    /// Fills the slot with an ordered entry. The caller must unpark the returned thread.
     #[must_use = "the thread that waits is to be woken"]
     pub(crate) fn order(&self, ordered: Ordered) -> Result<Option<Thread>, Box<Ordered>> {
         self.0.order(ordered)

@@ -45,7 +45,7 @@ pub const fn meeting(earlier: KeyType, later: KeyType) -> Meeting {
 pub(super) struct Source(u32);
 
 impl Source {
-    /// Another source to everybody: statements in total order.
+    /// The source of statements in total order: another one than that of any member.
     pub(super) const NOBODY: Source = Source(u32::MAX);
 }
 

@@ -52,7 +52,7 @@ impl Acks {
         self.position = position;
     }
 
-    /// Another term: nothing has been reported in it.
+    /// A new term begins, without any report.
     pub(super) fn enter_term(&mut self) {
         self.pending = Pending::default();
     }
@@ -89,8 +89,8 @@ impl Acks {
     /// The new commit index, if the acks move it.
     pub(super) fn committed(&self, local: &Local) -> Option<Index> {
         let log = local.log();
-        // Of entries above `matched` nobody knows whether the leader has them; a membership among them may not be
-        // adjacent to the leader's, so its majorities mean nothing.
+        // The leader may lack entries above `matched`. A membership among them may not be adjacent to the leader's, so its
+        // majorities mean nothing.
         if log.matched() <= log.commit() || log.tail().membership_index > log.matched() {
             return None;
         }

@@ -50,39 +50,39 @@ impl Failpoints {
 pub enum Failpoint {
     /// Votes are neither written nor waited for.
     VoteNotPersisted,
-    /// Acks name what is in memory.
+    /// Acks report entries in memory.
     AckBeforeFsync,
     /// A leader counts acks for entries of its predecessors too.
     CommitAcrossTerms,
-    /// Membership changes while the previous one, or all of the own term, is not committed.
+    /// The membership changes before the previous change, and an entry of the own term, are committed.
     MembershipTooEarly,
-    /// Acks count whatever term they were given in.
+    /// Acks of any term count.
     AckOfAnotherTerm,
-    /// Acks name all that is on the disk, also what is not known to be the leader's.
+    /// Acks report entries on the disk that may differ from the leader's.
     AckOfUnmatched,
-    /// A write's arrival speaks for the entries that have since replaced those it carried.
+    /// A completed write counts also for entries that have replaced its own since.
     ReplacedWritesCount,
-    /// A log that is behind is good enough for a vote.
+    /// A candidate gets the vote also if its log is behind.
     VoteForAnyLog,
-    /// Every candidate gets the vote, also the second one of a term.
+    /// Every candidate gets the vote, also a second one of the same term.
     TwoVotes,
-    /// Elections begin without asking whether they would succeed.
+    /// Elections begin without a pre-vote.
     NoPreVote,
-    /// A leader that hears no majority goes on.
+    /// A leader without answers of a majority does not step down.
     NoCheckQuorum,
-    /// A base replaces a log that holds more.
+    /// A snapshot replaces a log that has more.
     BaseOverLongerLog,
-    /// A leader takes a proposal that its log has already, or that comes after a gap.
+    /// A leader accepts a proposal that its log has already, or that comes after a gap.
     DuplicateProposals,
-    /// A leader answers reads without asking whether it still leads.
+    /// A leader answers reads without a check that it still leads.
     ReadWithoutMajority,
     /// Committed entries are delivered before they are on the own disk.
     DeliverBeforeDisk,
-    /// Certification forgets more than the trim mark says.
+    /// Certification forgets keys above the trim mark.
     UnevenTrim,
-    /// Certification does not learn what the marks tell of entries that it cannot judge.
+    /// Certification does not learn the verdicts in trim marks.
     MarksNotLearned,
-    /// Write-sets that have not seen the trim mark are judged like others.
+    /// Write-sets whose origin had not seen the trim mark do not fail for that.
     TrimMarkIgnored,
     /// Keys do not make parents.
     NoParents,
@@ -90,27 +90,27 @@ pub enum Failpoint {
     NoSurvey,
     /// A member reports its log tail before it has persisted the new term.
     TailWithoutPromise,
-    /// Entries that may have been acknowledged are overwritten and kept nowhere.
+    /// Entries that may have been acknowledged are overwritten without a rescue file.
     OverwriteWithoutRescue,
-    /// A leader delivers what is not committed before an entry of its own term is, and whoever's it is.
+    /// A leader delivers uncommitted entries of any member, also before an entry of its own term is committed.
     EarlyBeforeOwnTerm,
-    /// A new leader goes on with the seqnos that its predecessor may have given out.
+    /// A new leader does not leave out the seqnos that its predecessor may have given out.
     SeqnosGivenTwice,
-    /// A fragment of a streaming transaction that a view has overtaken is placed as it is.
+    /// A fragment of a streaming transaction that a view has overtaken is appended unchanged.
     OvertakenFragmentsPass,
     /// A commit under `all` waits for a majority only.
     AllIsMajority,
-    /// A commit under `semisync` waits for nobody.
+    /// A commit under `semisync` waits for no acks.
     NoAcksAwaited,
-    /// `commit.zone_acks` is for nothing.
+    /// `commit.zone_acks` has no effect.
     NoZonesAwaited,
     /// Received entries count as persisted.
     ReceivedIsPersisted,
-    /// Semisync falls back as soon as something waits.
+    /// Semisync falls back as soon as a commit waits.
     FallsBackAtOnce,
-    /// Semisync that has fallen back stays so.
+    /// Semisync never returns from a fallback.
     StaysFallenBack,
-    /// A timeout of semisync's counts from when it is in the log on, agreed on or not.
+    /// A new timeout of semisync applies before its entry is committed.
     TimeoutNotAgreedOn,
     /// Acks of a member count although the next leader may not know that member.
     AnyMembersAcksCount,
@@ -118,6 +118,6 @@ pub enum Failpoint {
     RelayedOfAnyTerm,
     /// A member certifies from its database's position on, without the keys of earlier entries.
     CertifyFromPosition,
-    /// A new leader does not wait before it lets the main writer lead.
+    /// A new leader transfers leadership to the main writer at once.
     FollowsAtOnce,
 }

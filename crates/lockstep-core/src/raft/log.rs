@@ -425,23 +425,23 @@ impl Log {
         }
     }
 
-    /// Whether no entry that may matter asks for more than to be committed, or for less.
+    /// Whether the policies of all relevant entries ask only for commitment.
     pub(super) fn has_plain_policy(&self) -> bool {
         self.policy_ranges.len() == 1 && self.policy_ranges[0].policy.is_plain()
     }
 
-    /// Whether acks matter to others than those who make a majority: then every member gets them.
+    /// Whether acks matter beyond a majority. Then every member gets them.
     pub(super) fn acks_matter_to_all(&self) -> bool {
         let all = |range: &PolicyRange| range.policy.kind == PolicyKind::All || range.policy.zone_acks > 0;
         !self.has_plain_policy() && self.policy_ranges.iter().any(all)
     }
 
-    /// Whether received entries are to be acknowledged before they are on the disk.
+    /// Whether members acknowledge received entries before they are on disk.
     pub(super) fn acks_on_receive(&self) -> bool {
         self.tail.policy.on_receive && self.tail.policy.kind == PolicyKind::Semisync
     }
 
-    /// Nobody waits for anything up to here any more.
+    /// No thread waits for the policy of an entry up to here any more.
     pub(super) fn forget_policy_ranges(&mut self, upto: Index) {
         while self.policy_ranges.get(1).is_some_and(|next| next.after <= upto) {
             self.policy_ranges.pop_front();

@@ -21,13 +21,13 @@ use crate::types::*;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// Bytes of proposals that go to a new leader before it is known that any have arrived.
+/// Bytes of proposals in flight to a new leader before the first confirmation.
 const FIRST_WINDOW: u64 = 8 << 10;
 
 #[derive(Debug)]
 struct Item {
     proposal: Proposal,
-    /// Sum of the sizes of all items ever up to this one: distances in bytes are differences.
+    /// The sum of the sizes of all items up to this one, ever. So differences are distances in bytes.
     ends_at: u64,
 }
 
@@ -36,32 +36,32 @@ struct Item {
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     items: VecDeque<Item>,
-    /// The number of the first item, less one: all up to here are committed.
+    /// The number before the first item: all proposals up to here are committed.
     committed: u64,
-    /// Up to here they were sent to the leader of `term_of_leader` (or lie in our own log).
+    /// The last number that was sent to the leader of `term_of_leader`, or is in our own log.
     sent: u64,
-    /// Whom `sent` is about.
+    /// The leader, and its term, to which `sent` refers.
     term_of_leader: (Term, MemberId),
-    /// Up to here they were ever sent or appended: cannot be taken back.
+    /// The last number that was ever sent or appended. Up to here proposals cannot be withdrawn.
     ever_sent: u64,
-    /// Up to here our own log holds them, and since when that has not moved.
+    /// The last number in our own log, and since when it has not changed.
     logged: u64,
     logged_at: Micros,
-    /// Up to here the leader of `term_of_leader` has said that it holds them: as long as it leads, it does.
+    /// The last number that the leader of `term_of_leader` has reported. It holds these as long as it leads.
     held: u64,
-    /// A question to the leader is unanswered: nothing new is sent.
+    /// A query to the leader is unanswered, so nothing new is sent.
     asking: bool,
-    /// The value of `sent` when the leader was last asked, or before proposals were last sent again. A reply with exactly
-    /// this number is no sign of a loss: proposals after it were sent later, and may be on their way.
+    /// The value of `sent` at the last query, or before proposals were last repeated. A reply with exactly this number does
+    /// not mean a loss: later proposals may still be in flight.
     sent_before: Option<u64>,
-    /// The last number that a leader sent us back to, and when: its answers to all that followed a gap say the same.
+    /// The last number from which a leader made us repeat, and when. It sends the same answer for each proposal after a gap.
     went_back: (u64, Micros),
-    /// Nothing is sent or appended any more in this life.
+    /// Nothing more is sent or appended in this incarnation.
     halted: bool,
-    /// Up to here our server has taken them for committed. A leader that does not have them has lost them: they are not
-    /// sent again, as if they were new.
+    /// The last number that was delivered to our server before it was committed. If a leader lacks these proposals, they are
+    /// lost. They are not sent again as new ones.
     given: u64,
-    /// Bytes that may be on their way to this leader, and up to where its log was known to hold our proposals when that
+    /// The bytes that may be in flight to this leader, and the number up to which it held our proposals when this window
     /// was last widened.
     window: (u64, u64),
     /// `ends_at` of the item before the first.

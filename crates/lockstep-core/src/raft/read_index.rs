@@ -1,8 +1,8 @@
-//! Causal reads: which index must be delivered here before a read sees all that was acknowledged before it began?
+//! Causal reads: the index that must be delivered here before a read sees everything acknowledged before it began.
 //!
-//! The leader's last *appended* index, for origins may know of commits before the leader does. The answer is good only
-//! if the leader still was one when it was asked. It sends to all voters after the question, and a majority must answer
-//! in its term.
+//! It is the leader's last *appended* index, because origins may know of commits before the leader does. The answer is
+//! valid only if the leader still was the leader when it received the query. So it sends a message to all voters after
+//! the query, and a majority must answer in its term.
 
 use super::config::Config;
 use super::failpoints::Failpoint;
@@ -13,14 +13,14 @@ use crate::message::Message;
 use crate::types::*;
 use std::collections::VecDeque;
 
-/// A question to us as the leader.
+/// A query to this member as the leader.
 #[derive(Debug)]
 struct Asked {
-    /// By whom; `None`: our own server.
+    /// The querying member; `None`: our own server.
     from: Option<MemberId>,
     context: u64,
     index: Index,
-    /// The append context that a majority must answer; 0 where not sent yet.
+    /// The append context that a majority must answer; 0: not sent yet.
     needs: u64,
 }
 
@@ -28,18 +28,18 @@ struct Asked {
 #[derive(Debug)]
 pub(super) struct Reads {
     last_context: u64,
-    /// Own reads that were not sent to the leader yet.
+    /// Own reads not sent to the leader yet.
     unsent: Vec<u64>,
-    /// Own reads that were, and when.
+    /// Own reads sent to the leader, and when.
     sent: VecDeque<(u64, Micros)>,
-    /// Whom `sent` was sent to.
+    /// The term and leader to which `sent` refers.
     sent_to: (Term, Option<MemberId>),
     /// As a leader: unanswered reads.
     asked: VecDeque<Asked>,
 }
 
 impl Reads {
-    /// Contexts differ between lives of a process: a late answer to one's predecessor is not an answer.
+    /// Contexts differ between incarnations, so a late answer to an earlier one is ignored.
     pub(super) fn new(incarnation: u64) -> Reads {
         Reads {
             last_context: incarnation << 32,
@@ -50,7 +50,7 @@ impl Reads {
         }
     }
 
-    /// Sends pending questions again, because they may be lost.
+    /// Sends pending queries again, because they may be lost.
     pub(super) fn ask_again(&mut self) {
         let sent = self.sent.drain(..).map(|(context, _)| context);
         self.unsent.splice(0..0, sent);

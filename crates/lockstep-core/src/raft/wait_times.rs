@@ -1,22 +1,21 @@
-//! Since when entries wait, as far as one has to know it.
+//! The times since which entries wait, with limited precision.
 
 use crate::types::{Index, Micros};
 use std::collections::VecDeque;
 
-/// Times of entries that are so close to each other, as a part of the longest wait, count as one: the earlier.
+/// Two times that differ by less than this fraction (1/x) of the longest wait count as one, the earlier.
 const GRAIN: Micros = 64;
 
-/// Up to which index there was something to wait for, and since when.
+/// For ascending indices: the time since which the entries up to this index wait.
 ///
-/// **Invariant:** ascending in both, and more than a grain apart: while nobody waits for longer than the longest wait,
-/// these are about [`GRAIN`] at most.
+/// **Invariant:** ascending in both. The times are at least a grain apart, so there are about [`GRAIN`] items at most.
 #[derive(Debug, Default)]
 pub(super) struct WaitTimes {
     times: VecDeque<(Index, Micros)>,
 }
 
 impl WaitTimes {
-    /// Those up to `upto` that are not marked yet wait since now; nobody waits longer than `longest`.
+    /// Entries up to `upto` without a time wait since now. `longest`: the longest wait.
     pub(super) fn note(&mut self, upto: Index, now: Micros, longest: Micros) {
         match self.times.back_mut() {
             Some((index, _)) if *index >= upto => {}
@@ -25,7 +24,7 @@ impl WaitTimes {
         }
     }
 
-    /// Nobody waits for those up to this one any more.
+    /// No entry up to `upto` waits any more.
     pub(super) fn answered(&mut self, upto: Index) {
         while self.times.front().is_some_and(|(index, _)| *index <= upto) {
             self.times.pop_front();
@@ -36,7 +35,7 @@ impl WaitTimes {
         self.times.clear();
     }
 
-    /// Since when the first waits that does.
+    /// The time since which the first waiting entry waits.
     pub(super) fn first(&self) -> Option<Micros> {
         self.times.front().map(|(_, since)| *since)
     }

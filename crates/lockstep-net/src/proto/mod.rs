@@ -233,7 +233,7 @@ impl Connection {
     pub fn close(&mut self, reason: Reason, text: &str, now: Instant) {
         match self.stage {
             Stage::Closing | Stage::Dead => return,
-            // A stranger is told nothing.
+            // A non-member gets no answer.
             Stage::AwaitHello => return self.die(),
             Stage::AwaitDecision => self.control(op::REJECT, &frame::encode_reason(reason.code(), text)),
             Stage::AwaitVerdict | Stage::Open => {

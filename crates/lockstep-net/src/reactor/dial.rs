@@ -58,7 +58,7 @@ impl Targets {
         Targets { map: BTreeMap::new(), backoff_min, backoff_max: backoff_max.max(backoff_min), random: seed }
     }
 
-    /// Adds an address to be dialed at `now`. One that is there already is at most promoted from once to for ever.
+    /// Adds an address to dial at `now`. An address in the list may only change from one dial to repeated ones.
     pub(crate) fn add(&mut self, addr: &Address, keep: bool, now: Instant) {
         let backoff = self.backoff_min;
         let target = self.map.entry(addr.to_string()).or_insert_with(|| Target {

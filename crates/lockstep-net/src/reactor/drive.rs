@@ -56,8 +56,8 @@ impl Reactor {
             Err(_) => mio_events.clear(),
             Ok(()) => {}
         }
-        // Where the processors are busy, those who run next bring more for this round, which costs nearly the same
-        // whatever it carries; where they are not, this returns at once.
+        // On busy processors the next threads queue more work for this round, which costs nearly the same whatever its
+        // size. On idle processors the yield returns at once.
         if self.coalesces {
             self.coalesce.yield_now();
         }
@@ -122,8 +122,8 @@ impl Reactor {
     fn peer_turn(&mut self, id: u64, events: &mut Vec<Event>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if peer.dialed.is_none() && peer.is_handshaking() {
-            // To anybody who asks this member proves who it is, which takes the processor up to some milliseconds:
-            // members' frames and heartbeats do not wait for many of that.
+            // A handshake with any peer costs the processor up to some milliseconds, for the proof of identity. Frames and
+            // heartbeats of members must not wait for many of these.
             if self.proofs == 0 {
                 self.again.insert(id);
                 return;
@@ -268,7 +268,8 @@ impl Reactor {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(_) => {
-                    // Out of descriptors, most likely. No event will remind us of those who wait: a timer does.
+                    // Most likely there are no descriptors left. No event announces the waiting connections again, so a
+                    // timer does.
                     self.paused.insert(id, now + ACCEPT_PAUSE);
                     self.next_timer = None;
                     return;

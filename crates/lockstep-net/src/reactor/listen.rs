@@ -109,7 +109,7 @@ pub(crate) fn tune(stream: &TcpStream, silence: Duration) {
         .with_interval(Duration::from_secs(2))
         .with_retries(3);
     let _ = socket.set_tcp_keepalive(&keepalive);
-    // Data that nobody acknowledges: the kernel's own timeout would be a quarter of an hour.
+    // The timeout for unacknowledged data. The kernel's own would be a quarter of an hour.
     let _ = socket.set_tcp_user_timeout(Some(silence));
 }
 
@@ -175,7 +175,7 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Removes a socket that nobody listens on; leaves a living one, and any other file, alone.
+/// Removes a socket without a listener. Leaves a live one, and any other file, alone.
 fn clear_stale(path: &Path, name: &str) -> Result<(), ListenError> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
@@ -185,7 +185,7 @@ fn clear_stale(path: &Path, name: &str) -> Result<(), ListenError> {
     if !meta.file_type().is_socket() {
         return Err(ListenError::NotASocket(name.to_owned()));
     }
-    // Not blocking, because to a full backlog `connect` would wait; that one answers EAGAIN: somebody lives there.
+    // Not blocking, because `connect` would wait for a full backlog. Then it returns EAGAIN, and the socket is live.
     let answer = Socket::new(Domain::UNIX, Type::STREAM, None).and_then(|socket| {
         socket.set_nonblocking(true)?;
         socket.connect(&SockAddr::unix(path)?)

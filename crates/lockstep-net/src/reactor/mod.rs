@@ -251,7 +251,7 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// A reactor with no listener and nobody to dial.
+    /// A reactor without listeners and addresses to dial.
     ///
     /// Fails if the kernel gives no epoll or eventfd, or if cluster name and hello are too long for a handshake.
     pub fn new(cfg: Config) -> io::Result<Reactor> {
@@ -544,9 +544,9 @@ impl Reactor {
         })
     }
 
-    /// Cuts this member off from all others, or lets it back: while isolated it dials nobody and drops whoever comes.
+    /// Cuts this member off from all others, or lets it back. An isolated member does not dial and drops every connection.
     ///
-    /// Connections end without a word and are reported as down, as if the network had gone. The status is served.
+    /// Connections end without GOODBYE and are reported as down, as if the network had failed. The status is served.
     pub fn set_isolated(&mut self, isolated: bool) {
         self.isolated = isolated;
         self.next_timer = None;

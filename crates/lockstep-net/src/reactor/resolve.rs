@@ -44,7 +44,7 @@ impl Resolver {
             .name("ls-dns".into())
             .stack_size(256 * 1024)
             .spawn(move || {
-                // The receiver is gone if the reactor is: nobody wants to know.
+                // Without the reactor there is no receiver, and the result is not needed.
                 let _ = sender.send((name, blocking(&addr)));
                 waker.wake();
             })

@@ -36,7 +36,7 @@ impl Waker {
         }
     }
 
-    /// Before `epoll_wait`: whether it may sleep. False if somebody has called [`Waker::wake`] meanwhile.
+    /// Before `epoll_wait`: whether it may sleep. False after a call of [`Waker::wake`] meanwhile.
     pub(crate) fn may_sleep(&self) -> bool {
         self.0.state.compare_exchange(AWAKE, SLEEPING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

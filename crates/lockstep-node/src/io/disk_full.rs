@@ -1,20 +1,19 @@
-//! After the log could not be written: waiting until its disk takes writes again, so that a new start has a chance.
+//! After a failure of the log: waits until its disk accepts writes again, so that a new start can succeed.
 //!
-//! If the server ended at once, its supervisor would start it onto the full disk. It would refuse to start, and
-//! supervisors do not repeat a refused start. So the process that has failed, and refuses everything, waits in its
-//! place.
+//! If the server ended at once, its supervisor would start it on the full disk. It would refuse to start, and supervisors
+//! do not repeat a refused start. So the failed process waits instead, and refuses all calls.
 
 use crate::api::{EndServer, Level, Logger, ServerEnd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often it is tried.
+/// How often the disk is tried.
 const TRY_EVERY: Duration = Duration::from_secs(2);
-/// How often it is said that it still fails.
+/// How often the log has a line while the disk still fails.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Tries until `bytes` can be allocated and synced in `dir`, then ends the server. Not on the caller's thread: the disk may
-/// hang. `given_up`: the node is gone, and with it the wish.
+/// hang. `given_up`: whether the node has ended, so that this is no longer needed.
 pub(crate) fn end_when_there_is(
     dir: PathBuf,
     bytes: u64,
@@ -26,7 +25,7 @@ pub(crate) fn end_when_there_is(
     let wait = move || {
         let mut spoken: Option<Instant> = None;
         loop {
-            // Also at first: clients get their answers, and peers hear that this member leaves.
+            // Also before the first try: clients get their answers, and peers learn that this member leaves.
             std::thread::sleep(TRY_EVERY);
             if given_up() {
                 return;

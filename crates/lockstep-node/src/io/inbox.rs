@@ -58,7 +58,7 @@ pub(crate) enum Input {
         text: String,
         reply: VoteReply,
     },
-    /// Whether a peer of this address is let in; `None`: nobody could say.
+    /// Whether a peer of this address is accepted; `None`: the check failed.
     Allowed(IpAddr, Option<bool>),
     Tuning(Box<Tuning>),
     Identity(Arc<TlsIdentity>),

@@ -171,7 +171,7 @@ impl Links {
     /// Leaves the cluster: forgets all members, and listens no more.
     pub(crate) fn leave(&mut self, reactor: &mut Reactor, text: &str) {
         self.clear(reactor, text);
-        // Those that still know this address would show it to their servers again and again.
+        // Members that still know this address would dial it, and report it to their servers, again and again.
         reactor.unlisten();
         self.listening = false;
     }
@@ -259,7 +259,7 @@ impl Links {
         if self.encrypts && !peer.encrypted { Arrival::Unencrypted } else { Arrival::Taken }
     }
 
-    /// It tries again each second, and is refused until somebody decides: that is said from time to time.
+    /// Refuses a peer that will dial each second until an operator decides. The log has a line from time to time.
     fn say_refused(&mut self, engine: &Member, id: MemberId, text: String) -> Arrival {
         self.refused.retain(|_, at| engine.ctx.now < *at + SAY_REFUSED);
         if self.refused.contains_key(&id) {

@@ -137,9 +137,9 @@ impl Node {
         }
     }
 
-    /// The next delivery, first in, first out. `None` after `timeout`; [`Delivery::Closed`] for ever after the end.
-    /// `last`: the write-set that this thread took before, and how long it has kept it, by which is judged how many threads
-    /// to wake. A thread that has told so of one must do so of each, or say [`Node::gone`].
+    /// The next delivery, first in, first out. `None` after `timeout`; always [`Delivery::Closed`] after the end. `last`: the
+    /// write-set that this thread took before, and its time, which decides how many threads are woken. A thread that passes
+    /// it once must pass it for each write-set, or call [`Node::gone`].
     pub fn next(&self, timeout: Option<Duration>, last: Option<Done>) -> Option<Delivery> {
         let delivery = self.shared.deliveries.next(timeout, last, || self.shared.inbox.wake());
         // The queue may have been full: deliver the remaining entries of the log.
@@ -149,14 +149,14 @@ impl Node {
         delivery
     }
 
-    /// The thread that took this write-set takes nothing any more.
+    /// The thread that took this write-set takes no more deliveries.
     pub fn gone(&self, seqno: Seqno) {
         self.shared.deliveries.gone(seqno);
     }
 
-    /// Loss of the majority and failure of the node overtake what waits. A thread that cannot go on with the delivery
-    /// in its hands (paused, or others come first) polls here; the returned delivery must be handled first. `alone`: the
-    /// delivery in its hands is exclusive. [`Node::handled`] is called only for one that is not.
+    /// Loss of the majority and failure of the node overtake queued deliveries. A thread whose taken delivery must wait
+    /// (paused, or others come first) polls here, and handles the returned delivery first. `alone`: the taken delivery is
+    /// exclusive; then [`Node::handled`] is not called for the returned one.
     pub fn overtaking(&self, alone: bool) -> Option<Delivery> {
         self.overtakes().then(|| self.shared.deliveries.overtaking(alone)).flatten()
     }

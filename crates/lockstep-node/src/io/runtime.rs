@@ -138,7 +138,7 @@ impl Runtime {
             }
             self.decide_waiting(now);
             self.links.isolate(&mut self.reactor, self.shared.signals.is_isolated());
-            // A full queue empties by itself, unless its takers wait for somebody whose place is behind it.
+            // A full queue empties by itself, unless its appliers wait for a transaction that is ordered after it.
             let hurry = self.shared.signals.is_hurried();
             self.engine.note_refused(self.shared.signals.refused());
             self.engine.round(hurry || !self.shared.deliveries.full());

@@ -232,8 +232,8 @@ impl<D: Disk> Writer<D> {
             next = match sync_at.filter(|_| ticket.is_some() && !self.failed) {
                 Some(until) => jobs.receiver.recv_urgent(until).ok(),
                 None => jobs.receiver.try_recv().or_else(|| {
-                    // Where the processors are busy, those who run next bring more for this sync; where they are not,
-                    // this returns at once.
+                    // On busy processors the next threads queue more work for this sync. On idle ones this returns at
+                    // once.
                     (coalesces && std::mem::take(&mut may_yield) && self.coalesce.yield_now())
                         .then_some(())?;
                     jobs.receiver.try_recv()

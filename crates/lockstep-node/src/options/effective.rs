@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A line for the log about an option that was given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
-    /// Whether somebody should look.
+    /// Whether an operator should look.
     pub warn: bool,
     /// The line.
     pub text: String,
@@ -200,7 +200,7 @@ impl Options {
                 text: format!("provider option {name} = {value} sets {own} = {}", self.text(own)),
             }),
             Class::NoEffect(why) => {
-                // Somebody who asked for this should know that they do not get it.
+                // The operator asked for this and does not get it.
                 let warn = *name == "pc.ignore_sb" && self.bool(name);
                 Some(Note { warn, text: format!("provider option {name} has no effect: {why}") })
             }

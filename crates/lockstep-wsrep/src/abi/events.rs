@@ -56,7 +56,7 @@ pub unsafe extern "C-unwind" fn wsrep_init_event_service_v1(service: *const Even
     0
 }
 
-/// Gives it back: nobody calls it any more.
+/// Releases the service: no thread calls it any more.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn wsrep_deinit_event_service_v1() {
     let mut events = lock(&EVENTS);

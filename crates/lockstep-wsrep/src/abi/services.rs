@@ -41,7 +41,7 @@ pub unsafe extern "C-unwind" fn wsrep_init_allowlist_service_v1(service: *mut Al
     0
 }
 
-/// Gives it back: nobody is in the callback any more, or nobody can tell when he will come out.
+/// Releases the service. No thread is in the callback any more, unless the wait for it has timed out.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn wsrep_deinit_allowlist_service_v1() {
     let mut list = lock(&ALLOW_LIST);
@@ -53,14 +53,14 @@ pub extern "C-unwind" fn wsrep_deinit_allowlist_service_v1() {
     }
 }
 
-/// Waits until no question is open; bounded.
+/// Waits until no check is in progress, for at most [`ALLOW_TIMEOUT`].
 pub(crate) fn wait_for_allow_list() {
     let list = lock(&ALLOW_LIST);
     drop(OUT_OF_CALLBACK.wait_timeout_while(list, ALLOW_TIMEOUT, |list| list.inside > 0));
 }
 
-/// Whether the server lets a peer of this address in. Blocks as long as the server does. Without a service everybody is
-/// let in.
+/// Whether the server accepts a peer of this address. Blocks as long as the server does. Without a service every peer is
+/// accepted.
 pub(crate) fn is_allowed(ip: IpAddr) -> bool {
     /// Counts itself out, also when the callback throws.
     struct Inside;

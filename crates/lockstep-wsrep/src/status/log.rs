@@ -52,7 +52,7 @@ impl Log {
         self.line(Level::Info, text.as_ref());
     }
 
-    /// The text is made only if somebody looks for a fault.
+    /// The text is made only if debug lines are on.
     pub(crate) fn debug(&self, text: impl FnOnce() -> String) {
         if self.is_debug() {
             self.line(Level::Debug, &text());

@@ -66,7 +66,7 @@ pub(crate) fn stats(provider: &Provider) -> Vec<(&'static str, Value)> {
         ("local_recv_queue_min", Int(c.recv_queue.min())),
         ("local_recv_queue_avg", Double(c.recv_queue.mean())),
         ("local_cached_downto", Int(status.log.first_seqno)),
-        // There is no flow control: a slow member stops nobody.
+        // There is no flow control: a slow member does not pause the others.
         ("flow_control_paused_ns", Int(0)),
         ("flow_control_paused", Double(0.0)),
         ("flow_control_sent", Int(0)),

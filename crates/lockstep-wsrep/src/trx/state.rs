@@ -283,7 +283,7 @@ impl Inner {
         let Some(slot) = &mut self.slot else { return Status::NODE_FAIL };
         let ends = slot.ends();
         match self.state {
-            // It was aborted while it waited, and its aborter was told that it yields. The turn is not lost: no other
+            // It was aborted while it waited, and its aborter knows that it yields. The turn is not lost: no other
             // transaction can take it.
             State::MustAbort => self.aborted_after_order(ends),
             State::Ordering => {
@@ -368,9 +368,9 @@ impl Inner {
                 (Status::OK, seqno, false)
             }
             State::Left if !ends => (Status::OK, seqno, false),
-            // It rolls back or is replayed already. But the call may mean another transaction: it names no member, and
+            // It rolls back or is replayed already. But the call may mean another transaction, because it names no member:
             // the applier of another member's streaming transaction may have the same id. The server aborts that applier
-            // itself if this call permits it. Refused, it would keep its locks for ever, and the aborter would wait for them.
+            // itself if this call permits it. Otherwise the applier would keep its locks, and the aborter would wait for ever.
             State::MustAbort | State::MustReplay | State::Replaying | State::Aborting => {
                 (Status::OK, seqno, false)
             }

@@ -580,18 +580,18 @@ impl Progress {
         round.out.send(id, Message::Snapshot { term: round.local.term(), state, context: context.max(1) });
     }
 
-    /// Our commit index and persisted index are on their way to it.
+    /// Our commit index and persisted index have been sent to the peer.
     fn note_announced(&mut self, local: &Local) {
         self.commit_announced = local.commit();
         self.persisted_announced = local.acknowledged();
     }
 
-    /// Whether it does not know our commit index, and can be told.
+    /// Whether the peer lacks our commit index and can receive it.
     fn lacks_commit(&self, local: &Local) -> bool {
         local.commit() > self.commit_announced && self.state == ProgressState::Replicate
     }
 
-    /// If two make a majority, a voter that has persisted what it was told that we have, knows it to be committed.
+    /// If two voters are a majority, a voter knows that an entry is committed once it and we have persisted it.
     fn note_known_commit(&mut self, local: &Local, id: &MemberId) {
         let (membership, index) = (local.membership(), local.log().tail().membership_index);
         let both = membership.is_voter(id) && membership.is_voter(&local.id());
@@ -601,7 +601,7 @@ impl Progress {
         }
     }
 
-    /// Whether it is no longer a member and knows it, or is not to be waited for.
+    /// Whether the peer was removed, and knows it or has not answered in time.
     fn has_left(&self, now: Micros) -> bool {
         self.leaving.is_some_and(|(index, until)| {
             (self.received >= index && self.commit_announced >= index) || now >= until
