@@ -63,7 +63,7 @@ pub type EncryptCb = unsafe extern "C-unwind" fn(
     last: bool,
 ) -> c_int;
 
-/// What a server hands to `init`. Pointers are valid for the call only; callbacks and `app_ctx` until `free`.
+/// The arguments of `init`. Pointers are valid for the call only; callbacks and `app_ctx` until `free`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct InitArgs {
@@ -81,7 +81,7 @@ pub struct InitArgs {
     pub options: *const c_char,
     /// Highest protocol of the server's.
     pub proto_ver: c_int,
-    /// Where the database stands.
+    /// The database's position.
     pub state_id: *const Gtid,
     /// The provider's state as kept by the server; unused in practice.
     pub state: *const Buf,

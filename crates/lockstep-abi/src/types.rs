@@ -333,7 +333,7 @@ pub struct TrxMeta {
 }
 
 impl TrxMeta {
-    /// What an unordered transaction has.
+    /// The value for an unordered transaction.
     pub const UNDEFINED: TrxMeta = TrxMeta {
         gtid: Gtid::UNDEFINED,
         stid: Stid { node: Uuid::UNDEFINED, trx: u64::MAX, conn: u64::MAX },

@@ -25,7 +25,7 @@ const UTF8MB4_GENERAL_CI: u8 = 45;
 const COM_QUIT: u8 = 1;
 const COM_QUERY: u8 = 3;
 
-/// What a statement returned.
+/// The result of a statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Names of the columns; empty for a statement without a result set.

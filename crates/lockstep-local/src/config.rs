@@ -39,9 +39,9 @@ pub struct Wsrep {
     pub host: String,
     /// Address that it listens on for them.
     pub listen: String,
-    /// Where the member listens for the others. The next port serves incremental transfers (Galera's).
+    /// The address to listen on for other members. The next port serves incremental transfers (Galera's).
     pub peer_port: u16,
-    /// Where it receives a copy of the database.
+    /// The address to receive a copy of the database.
     pub sst_port: u16,
     /// How it receives it.
     pub sst_method: SstMethod,
@@ -68,7 +68,7 @@ pub trait Disk: Debug + Send + Sync {
     fn attach(&self, command: &mut Command) -> Result<()>;
 }
 
-/// Everything that one server is told.
+/// The configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Name of the server, of its files, and of the cluster's member.

@@ -115,5 +115,5 @@ impl std::error::Error for LocalError {
     }
 }
 
-/// What the lab's functions return.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, LocalError>;

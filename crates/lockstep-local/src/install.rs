@@ -15,7 +15,7 @@ pub struct Installation {
     pub install_db: PathBuf,
     /// Galera's own start-up helper, if it is installed.
     pub galera_recovery: Option<PathBuf>,
-    /// Whom to run servers as: `mysql` where this process is root, else `None` (as ourselves).
+    /// The account of servers: `mysql` if this process is root, otherwise `None` (our own account).
     pub account: Option<Account>,
 }
 

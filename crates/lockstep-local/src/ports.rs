@@ -16,7 +16,7 @@ use crate::error::{LocalError, Result};
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 const BLOCK: u16 = 1_000;
-/// Where the locks are: a folder that all accounts share.
+/// The folder of the locks, which all accounts share.
 const LOCKS: &str = "/var/tmp";
 
 /// The range of ports of this process.
@@ -29,7 +29,7 @@ struct Range {
 }
 
 impl Range {
-    /// The first block that nobody has; where all are taken or there is no folder for locks, all ports.
+    /// The first free block. If none is free or there is no folder for locks, all ports.
     fn take(folder: &Path) -> Range {
         let blocks = (FIRST..FIRST + COUNT).step_by(usize::from(BLOCK));
         let mine = blocks.filter_map(|first| Some((first, lock(folder, first)?))).next();
@@ -52,7 +52,7 @@ pub fn try_lock(file: &File) -> std::io::Result<bool> {
     }
 }
 
-/// The lock on a block, if nobody has it.
+/// The lock on a block, if it is free.
 fn lock(folder: &Path, first: u16) -> Option<File> {
     let path = folder.join(format!("lockstep-ports-{first}.lock"));
     // Read-only suffices for a lock, so it does not matter which account has made the file.
@@ -84,7 +84,7 @@ pub fn free_ports(count: u16) -> Result<u16> {
     Err(LocalError::Value(format!("no {count} neighbouring free ports between {} and {last}", range.first)))
 }
 
-/// Whether nobody listens on `port` of loopback, IPv4 and (where the machine has it) IPv6.
+/// Whether no program listens on `port` of loopback, IPv4 and (if the machine has it) IPv6.
 pub fn is_free(port: u16) -> bool {
     let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let v6 = match TcpListener::bind((Ipv6Addr::LOCALHOST, port)) {

@@ -49,12 +49,12 @@ impl Drop for Step {
     }
 }
 
-/// Prints a line. Unlike `println!` it does not panic where nobody reads any more (`lockstep up | head`).
+/// Prints a line. Unlike `println!` it does not panic if the reader has ended (`lockstep up | head`).
 pub fn say(line: &str) {
     print(&format!("{line}\n"));
 }
 
-/// Prints at once. Nobody to read it any more is no reason to stop half-way.
+/// Prints at once. The program continues if the reader has ended.
 pub fn print(text: &str) {
     let mut out = stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -21,7 +21,7 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// A server on this machine. It outlives the value: whoever owns it kills it, as a cluster does on its drop.
+/// A server on this machine. It outlives this value: the owner must stop it, as a cluster does when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     /// Its configuration; written to `my.cnf` at each start.
@@ -76,7 +76,7 @@ impl Server {
         usage.ok_or_else(|| LocalError::Value(format!("server {} does not run", self.name())))
     }
 
-    /// What the files of the data directory take on the disk, in bytes.
+    /// The size of the data directory on the disk, in bytes.
     pub fn disk_usage(&self) -> u64 {
         fn below(dir: &Path) -> u64 {
             // A file that is gone by now takes nothing.
@@ -117,7 +117,7 @@ impl Server {
         command
     }
 
-    /// Writes `my.cnf`, unless that is somebody's own, and makes the folders that it names beside the data directory.
+    /// Writes `my.cnf`, unless the user has edited it, and makes the folders that it names beside the data directory.
     pub fn write_config(&self) -> Result<()> {
         self.install.make_dir(&self.config.tmpdir(), 0o700)?;
         let path = self.config.file("cnf");
@@ -259,7 +259,7 @@ impl Server {
         let _ = std::fs::remove_file(self.config.file("pid"));
     }
 
-    /// What the error log says since `mark`, a length of [`Server::log`].
+    /// The error log since `mark`, a length of [`Server::log`].
     pub fn log_since(&self, mark: usize) -> String {
         let log = self.log();
         log.get(mark..).unwrap_or(&log).to_owned()
@@ -306,7 +306,7 @@ impl Server {
             .collect())
     }
 
-    /// Where InnoDB stands, as the server's own recovery says (`--wsrep-recover`): `uuid:seqno`. The server must
+    /// InnoDB's position by the server's own recovery (`--wsrep-recover`): `uuid:seqno`. The server must
     /// not run.
     pub fn recover_position(&mut self) -> Result<String> {
         if self.is_running() {
@@ -346,7 +346,7 @@ impl Server {
         text
     }
 
-    /// What the error log says of why the last start went wrong, in at most `lines` lines.
+    /// The error log's lines on the failure of the last start, at most `lines` of them.
     pub fn complaints(&self, lines: usize) -> String {
         telling_lines(&self.log(), lines)
     }

@@ -83,7 +83,7 @@ pub struct Event<'a> {
     pub timestamp: u32,
     /// The server that made it.
     pub server_id: u32,
-    /// Where it begins in the data, in bytes.
+    /// Its offset in the data, in bytes.
     pub offset: usize,
     /// The bytes after the header, without the checksum.
     pub body: &'a [u8],

@@ -79,7 +79,7 @@ pub struct Summary {
     pub statements: Vec<Statement>,
     /// How many events of each kind, by name.
     pub kinds: Vec<(&'static str, u64)>,
-    /// Where and why reading stopped before the end.
+    /// The offset and reason if reading stopped before the end.
     pub damage: Option<String>,
 }
 

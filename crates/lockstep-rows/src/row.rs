@@ -11,7 +11,7 @@ use crate::wire::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
     Fixed(usize),
-    /// So many bytes of length, then the value.
+    /// A length of this many bytes, then the value.
     Prefixed(usize),
     /// A type that is not known here.
     Unknown,
@@ -50,7 +50,7 @@ pub(crate) struct Tables {
     by_id: BTreeMap<u64, Table>,
 }
 
-/// What a row event did.
+/// The change of a row event.
 pub(crate) struct Change<'a> {
     pub(crate) schema: &'a str,
     pub(crate) table: &'a str,
@@ -121,7 +121,7 @@ pub(crate) fn split_id<'a>(event: &Event<'a>) -> Option<(u64, Bytes<'a>)> {
     Some((id, b))
 }
 
-/// Where the rows of an event begin, behind the columns that they have.
+/// The offset of an event's rows, after the list of their columns.
 pub(crate) fn rows_offset(event: &Event<'_>) -> Option<usize> {
     let (_, mut b) = split_id(event)?;
     let columns = usize::try_from(b.packed()?).ok()?;

@@ -4,7 +4,7 @@ use crate::wire::crc32;
 use crate::{EventKind, events};
 
 const HEADER: usize = 19;
-/// What the server executes instead; blanks fill what is left of the text.
+/// The statement that the server executes instead; blanks fill the rest of the text.
 const NOTHING: &[u8] = b"DO 0";
 
 /// The data of a statement in total order with all its statements replaced by one that does nothing: everything else

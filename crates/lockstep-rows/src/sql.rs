@@ -96,7 +96,7 @@ struct Writer {
     known: Vec<u64>,
     /// Its row events so far.
     rows: Vec<u8>,
-    /// Where the last of these begins.
+    /// The beginning of the last of these.
     last: usize,
     /// The readable values, for comments.
     about: String,
@@ -106,7 +106,7 @@ impl Writer {
     fn take(&mut self, event: &Event<'_>) -> Result<(), String> {
         match event.kind {
             EventKind::FormatDescription | EventKind::Gtid => {}
-            // What a binary log says of itself: stop, rotate, checkpoint, list of GTIDs.
+            // Events about the binary log itself: stop, rotate, checkpoint, list of GTIDs.
             EventKind::Other(0x03 | 0x04 | 0xa1 | 0xa3) => {}
             EventKind::Annotate => {
                 let text = event.statement().map(|s| s.sql).unwrap_or_default();

@@ -212,7 +212,7 @@ impl Ratio {
     }
 }
 
-/// Whom a line of progress is about.
+/// The subject of a line of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The provider.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long a local transaction waits for a row.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// Where a transaction stands.
+/// The state of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrxState {
     /// Between or inside statements.
@@ -241,7 +241,7 @@ impl Host {
         if before == TrxState::Executing {
             let core = self.roll_back_stream(trx, core);
             if !core.busy {
-                // Nobody runs it: the server's background rollbacker does it at once.
+                // No thread runs it, so the server's background rollbacker rolls it back at once.
                 self.undo(trx, core);
             }
         } else {

@@ -306,7 +306,7 @@ pub enum Kind {
     Lockstep,
 }
 
-/// Where Debian puts Galera's library.
+/// The path of Galera's library on Debian.
 pub const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
 
 impl Kind {

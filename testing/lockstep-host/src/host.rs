@@ -305,7 +305,7 @@ impl Host {
         log::event("recv", status.name());
     }
 
-    /// What the `recv` calls that have ended returned.
+    /// The results of the finished `recv` calls.
     pub fn recv_results(&self) -> Vec<Status> {
         lock(&self.recv_results).clone()
     }

@@ -31,7 +31,7 @@ pub struct LeanLoad {
 /// Rows that all share where [`LeanLoad::conflict`] says so.
 const SHARED_ROWS: u64 = 4;
 
-/// What the members of a lean server's cluster compare.
+/// The data that members of a lean server's cluster compare.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     seqno: AtomicI64,

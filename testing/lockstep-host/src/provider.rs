@@ -59,7 +59,7 @@ pub struct InitConfig {
     pub dir: PathBuf,
     /// Options.
     pub options: String,
-    /// Where the database stands.
+    /// The database's position.
     pub position: Gtid,
 }
 
@@ -148,7 +148,7 @@ pub struct AllowRules {
     pub ips: Option<Vec<String>>,
     /// How long an answer takes: a lock on the table.
     pub delay: Duration,
-    /// Whom it was asked about.
+    /// The addresses that were checked.
     pub asked: Vec<String>,
 }
 
@@ -191,7 +191,7 @@ unsafe extern "C-unwind" fn note_parameter(parameter: *const Parameter, context:
     Status::OK
 }
 
-/// What a membership service says: the view's status, the history and the last seqno, the members.
+/// An answer of the membership service: the view's status, the history and the last seqno, the members.
 pub type MembersSeen = (ViewStatus, Gtid, Vec<MemberInfoExtV2>);
 
 /// Events received by the event service: name and value.
@@ -456,7 +456,7 @@ impl Provider {
         }
     }
 
-    /// What the configuration service says; `None` if the library has none.
+    /// The answer of the configuration service; `None` if the library has none.
     pub fn parameters(&self) -> Option<Result<Parameters, Status>> {
         let (init, deinit) = (self.symbol(CONFIG_INIT_V1_SYMBOL), self.symbol(CONFIG_DEINIT_V1_SYMBOL));
         if init.is_null() || deinit.is_null() {

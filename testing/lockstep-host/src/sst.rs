@@ -187,7 +187,7 @@ impl Host {
         }
     }
 
-    /// Where the provider is paused, if it is.
+    /// The seqno at which the provider is paused, if it is.
     pub fn paused_at(&self) -> Option<Seqno> {
         *lock(&self.paused_at)
     }

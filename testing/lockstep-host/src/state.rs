@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where the server stands towards the cluster.
+/// The server's state in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServerState {
     /// Not connected.
@@ -96,7 +96,7 @@ impl View {
     }
 }
 
-/// What the state machine knows.
+/// The data of the state machine.
 #[derive(Debug)]
 pub struct Machine {
     /// Current state.

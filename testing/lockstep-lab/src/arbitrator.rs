@@ -130,7 +130,7 @@ impl Arbitrator {
         }
     }
 
-    /// Where it keeps what it must not forget.
+    /// Its data directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

@@ -31,7 +31,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -33,7 +33,7 @@ pub(crate) fn line() -> Result<()> {
     Wan::new(&[1, 1], &[Link::of_round_trip(0, 1, Duration::ZERO)]).map(drop)
 }
 
-/// So many bytes for files in `dir`.
+/// Free space for files in `dir`, in bytes.
 pub(crate) fn space(dir: &Path, bytes: u64) -> Result<()> {
     let path = CString::new(dir.as_os_str().as_bytes())
         .map_err(|_| LocalError::Value("a path with a zero byte".into()))?;

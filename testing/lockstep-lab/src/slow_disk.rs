@@ -35,7 +35,7 @@ struct Shared {
     flushes: AtomicU64,
 }
 
-/// What the flushes of some processes cost. Clones are the same disk.
+/// The delay of the flushes of some processes. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct SlowDisk {
     shared: Arc<Shared>,
@@ -73,7 +73,7 @@ impl Disk for SlowDisk {
         std::thread::Builder::new()
             .name("slow-disk".into())
             .spawn(move || {
-                // Where the process was not started at all, its end of the pair is closed, and nothing comes.
+                // If the process was not started, its end of the pair is closed, and no byte arrives.
                 if let Ok(listener) = receive_descriptor(ours.as_raw_fd()) {
                     drop(ours);
                     be_punctual();

@@ -189,9 +189,9 @@ pub struct Run {
     pub version: String,
     /// One for each of [`Spec::threads`].
     pub measured: Vec<Measured>,
-    /// What a packet and its answer took over the line before the load began, at the shortest.
+    /// The shortest round trip over the line before the load began.
     pub round_trip: Duration,
-    /// What the line to the far zone saw while the load ran.
+    /// The statistics of the line to the far zone while the load ran.
     pub there: Counters,
     /// And the way back.
     pub back: Counters,
@@ -238,7 +238,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     let mut measured = Vec::new();
     for threads in &spec.threads {
         let (load, histogram) = bench.run_with_histogram(SCRIPT, &sockets, *threads, spec.window)?;
-        // Nobody is still busy with it when the next one starts.
+        // No server is still busy with this load when the next one starts.
         let caught_up = catch_up(&cluster.servers, setup.masters(), CATCH_UP_TIMEOUT, &rows)?;
         measured.push(Measured { threads: *threads, load, histogram, caught_up });
     }

@@ -53,7 +53,7 @@ impl Histogram {
     }
 }
 
-/// What a run reported.
+/// The results of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
     /// Transactions that committed.

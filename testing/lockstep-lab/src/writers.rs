@@ -25,7 +25,7 @@ struct One {
     failures: Vec<(Duration, String)>,
 }
 
-/// What all of them saw.
+/// The results of all writers.
 #[derive(Debug)]
 pub struct Written {
     clients: Vec<One>,

@@ -101,9 +101,9 @@ impl fmt::Display for Anomaly {
 /// One finding, with the evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// The kind of anomaly.
     pub anomaly: Anomaly,
-    /// Where.
+    /// The evidence in the history.
     pub text: String,
 }
 

@@ -20,10 +20,10 @@ pub(super) struct Missed {
     cluster: Option<Instant>,
 }
 
-/// Whom a human is called for.
+/// The servers for which a human is needed.
 struct Overdue {
     members: Vec<usize>,
-    /// For nobody is a member of anything.
+    /// No server is a member of a cluster.
     cluster: bool,
 }
 
@@ -138,7 +138,7 @@ impl Runner {
         Ok(done.join(", "))
     }
 
-    /// Nobody is a member of anything: the most advanced one founds the cluster anew.
+    /// No server is a member of a cluster: the most advanced one founds it again.
     fn found_anew(&mut self) -> Result<String> {
         let mut best: Option<(i64, usize, String)> = None;
         for (at, server) in self.cluster.servers.iter_mut().enumerate() {

@@ -34,7 +34,7 @@ impl Dice {
     }
 }
 
-/// What all clients share.
+/// The state that all clients share.
 pub(super) struct Load {
     stop: AtomicBool,
     sockets: Vec<PathBuf>,
@@ -58,7 +58,7 @@ pub(super) struct Blind {
     pub(super) due: u64,
 }
 
-/// What an inserting client heard.
+/// The answers that an inserting client received.
 #[derive(Debug, Default)]
 pub(super) struct Inserts {
     pub(super) client: u64,

@@ -63,7 +63,7 @@ pub struct Report {
     pub audits: u64,
     /// Reads with `wsrep_sync_wait` that saw what had been acknowledged.
     pub causal_reads: u64,
-    /// What the histories of lists showed, allowed or not.
+    /// The anomalies in the histories of lists, allowed or not.
     pub anomalies: BTreeMap<Anomaly, u64>,
     /// Violations.
     pub violations: Vec<String>,
@@ -71,7 +71,7 @@ pub struct Report {
     pub human_steps: Vec<String>,
     /// How often a supervisor started a server again.
     pub starts: u64,
-    /// What the upgrade in turn has shown, if there was one.
+    /// The result of the rolling upgrade, if there was one.
     pub upgrade: Option<Upgrade>,
     /// Whether there were two servers and an arbitrator.
     pub arbitrator: bool,

@@ -209,7 +209,7 @@ impl Runner {
         self.cluster.servers.get(at).map_or(Arbitrator::NAME, Server::name)
     }
 
-    /// Where it keeps its data.
+    /// Its data directory.
     pub(super) fn datadir(&self, at: usize) -> PathBuf {
         match (self.cluster.servers.get(at), &self.arbitrator) {
             (Some(server), _) => server.datadir(),
@@ -294,7 +294,7 @@ impl Runner {
         text
     }
 
-    /// What the upgrade in turn has shown.
+    /// The result of the rolling upgrade.
     pub(super) fn take_upgrade(&mut self) -> Option<Upgrade> {
         self.upgrade.take()
     }
@@ -362,7 +362,7 @@ impl Runner {
     pub(super) fn inject(&mut self, fault: Fault, dice: &mut Dice, hold: Duration) -> Result<String> {
         let count = self.members();
         let any = dice.roll(count as u64) as usize;
-        // Where no server is it, it is the arbitrator, if there is one.
+        // If it is no server, it is the arbitrator, if there is one.
         let first = self.states().iter().position(|s| s.is_some_and(|s| s.index == 0));
         let first = first.unwrap_or(if self.arbitrator.is_some() { count - 1 } else { 0 });
         let other = (first + 1 + dice.roll(count as u64 - 1) as usize) % count;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lockstep_local::{LocalError, Result, find_program, run_to_end};
 
 const SOURCE: &str = include_str!("slow.c");
-/// Where the library finds the name of its file.
+/// The variable with the name of the library's file.
 const VARIABLE: &str = "LOCKSTEP_LAB_SLOW";
 
 /// The compiler, if there is one.
@@ -51,7 +51,7 @@ impl SlowDisks {
         self.dir.join(format!("{name}.slow"))
     }
 
-    /// What the process of this name is to have in its environment.
+    /// The environment of the process of this name.
     pub(super) fn environment(&self, name: &str) -> Vec<(String, String)> {
         let text = |path: PathBuf| path.display().to_string();
         vec![("LD_PRELOAD".into(), text(self.library())), (VARIABLE.into(), text(self.file(name)))]

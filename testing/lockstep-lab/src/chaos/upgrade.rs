@@ -126,7 +126,7 @@ impl Runner {
         Ok("all".into())
     }
 
-    /// What the servers that answer show.
+    /// The versions that the answering servers report.
     fn protocols(&self) -> Vec<u64> {
         self.states().into_iter().flatten().map(|state| state.protocol).collect()
     }

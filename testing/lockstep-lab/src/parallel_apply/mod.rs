@@ -16,10 +16,10 @@ use lockstep_local::{Installation, LocalError, Result};
 use rig::Rig;
 pub use rig::{GROUP_COUNT, GROUP_WAIT_US};
 
-/// So many schemas there are in the database of each server. A case works on the first few of them.
+/// The number of schemas in the database of each server. A case uses the first few of them.
 pub const SCHEMAS: u32 = 10;
 
-/// Who applies, and what in parallel.
+/// The applying server, and what it applies in parallel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     /// A member of ours with `apply.order=serial`.
@@ -111,7 +111,7 @@ impl Side {
 /// One thing to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
-    /// Who applies.
+    /// The applying server.
     pub side: Side,
     /// With so many threads; 0 for MariaDB's replica without workers.
     pub workers: u32,
@@ -155,11 +155,11 @@ pub struct Spec {
 pub struct Run {
     /// `VERSION()`, and the provider's where there is one.
     pub version: String,
-    /// So many updates were applied
+    /// The number of applied updates,
     pub updates: u32,
-    /// in this time: from before they were let go to after the last was there.
+    /// in this time: from before the applier was released until the last update was applied.
     pub elapsed: Duration,
-    /// How long the writer took to write them.
+    /// The time that the writer took to write them.
     pub written_in: Duration,
     /// Commits of MariaDB's primary meanwhile, and the groups of its binlog that they were made in; none for ours.
     pub groups: Option<(u64, u64)>,

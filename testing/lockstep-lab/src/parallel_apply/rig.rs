@@ -205,12 +205,12 @@ impl Rig {
         self.wait("does not replicate", || replicates(self.copy()))
     }
 
-    /// Where the copy is, in transactions.
+    /// The position of the copy, in transactions.
     fn position(&self, client: &mut Client) -> Result<u64> {
         applied(self.copy(), client)
     }
 
-    /// Where the writer is.
+    /// The position of the writer.
     fn due(&self) -> Result<u64> {
         written(self.writer())
     }

@@ -67,7 +67,7 @@ pub(super) fn of_one(server: &Server, warm_up: u32, count: u32) -> Result<Load> 
     Ok(Load { connections: vec![insert(count)?], warm_up: warm_up.into() })
 }
 
-/// So many connections insert at the same time for about so long, after a row each that is not measured.
+/// Inserts by this number of connections at the same time, for about this time. The first row of each is not measured.
 pub(super) fn of_many(server: &Server, count: usize, window: Duration) -> Result<Load> {
     let clients: Vec<Client> = (0..count).map(|_| server.client()).collect::<Result<_>>()?;
     // One more: this thread, which knows whether all of them could be started.

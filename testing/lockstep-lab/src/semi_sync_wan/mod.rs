@@ -53,9 +53,9 @@ pub struct Run {
     pub version: String,
     /// A single connection first, then those of [`Spec::clients`].
     pub loads: Vec<Load>,
-    /// What a packet and its answer took over the line before the load began, at the shortest.
+    /// The shortest round trip over the line before the load began.
     pub round_trip: Duration,
-    /// What the line to the far zone saw from the first insert to the end.
+    /// The statistics of the line to the far zone from the first insert to the end.
     pub there: Counters,
     /// And the way back.
     pub back: Counters,

@@ -1,4 +1,4 @@
-//! Who keeps copies, and how.
+//! The set-ups: the servers with copies, and how they replicate.
 
 use crate::far::{FAR, NEAR};
 

@@ -30,7 +30,7 @@ pub const READ_WRITE: &str = "oltp_read_write";
 /// The load whose transactions are one update each: it shows the cost of a commit alone. The post does not have it.
 pub const UPDATE_INDEX: &str = "oltp_update_index";
 
-/// For so long a commit waits at most under the provider that costs nothing: about what two machines' disks take here.
+/// The longest wait of a commit under the provider that only waits: about the time of two machines' disks here.
 pub const FLOOR_TICK: Duration = Duration::from_micros(300);
 
 /// How it is run.
@@ -60,7 +60,7 @@ pub struct Spec {
     pub disk: u32,
     /// How much longer a flush takes on the slow disk.
     pub slow: Duration,
-    /// Who runs the load that only reads.
+    /// The server that runs the read-only load.
     pub reading: Reading,
 }
 
@@ -136,7 +136,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
             let (mut caught_up, mut debt) = (None, None);
             if script != READ_ONLY {
                 written += load.transactions;
-                // Nobody is still busy with it when the next one starts.
+                // No server is still busy with this load when the next one starts.
                 let (purged, copied) = std::thread::scope(|scope| {
                     let purged = scope.spawn(|| purge::debt(rig.writer()));
                     let copied = rig.catch_up(&sums);

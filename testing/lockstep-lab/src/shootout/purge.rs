@@ -1,4 +1,4 @@
-//! What a server still has to do for a load that has ended.
+//! The work that a server still has after a load has ended.
 //!
 //! Each update leaves the row's old version behind, and a background thread of InnoDB's, *purge*, takes it away once
 //! nobody needs it. Where more client threads want the processor than it has, purge gets less of it than it needs. The

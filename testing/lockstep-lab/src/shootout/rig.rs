@@ -213,7 +213,7 @@ fn parse(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// Where the load runs: everywhere but on the writer's processor, if there is more than that.
+/// The processors of the load: all except the writer's, if there are others.
 pub(super) fn load_processors() -> String {
     let all = processors();
     let others = if all.len() > 1 { &all[1..] } else { &all[..] };

@@ -2,10 +2,10 @@
 
 use FileSystem::{Ext4, Xfs};
 
-/// Who keeps copies of what the single writer writes.
+/// The copies of the single writer's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Nobody.
+    /// No copies.
     Alone,
     /// A replica, by MariaDB's semi-synchronous replication.
     SemiSync,
@@ -55,7 +55,7 @@ impl Reading {
 pub struct Setup {
     name: &'static str,
     what: &'static str,
-    /// Who keeps copies.
+    /// The copies.
     pub kind: Kind,
     /// The file system of the data.
     pub(super) file_system: FileSystem,

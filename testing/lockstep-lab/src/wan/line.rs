@@ -26,7 +26,7 @@ pub struct Settings {
     pub rate: Option<u64>,
     /// Bytes that may wait for their turn at the narrow place.
     pub queue: usize,
-    /// Where the random numbers for loss and jitter start: the same seed loses the same packets.
+    /// The seed of loss and jitter: the same seed loses the same packets.
     pub seed: u64,
 }
 

@@ -283,7 +283,7 @@ enum Destination {
     NotIpv4,
 }
 
-/// Where an IP packet wants to go: zone `z` has the addresses `NETWORK.z.0/24`.
+/// The destination of an IP packet: zone `z` has the addresses `NETWORK.z.0/24`.
 fn zone_of(packet: &[u8]) -> Destination {
     match packet {
         [first, ..] if packet.len() >= 20 && first >> 4 == 4 => match packet[16..20] {

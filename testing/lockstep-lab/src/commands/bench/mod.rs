@@ -37,6 +37,6 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), String> {
 /// Prints progress on standard error; standard output carries the report.
 fn note(text: &str) {
     let mut out = std::io::stderr().lock();
-    // Nobody to read it any more is no reason to stop half-way.
+    // The run continues although its output is no longer read.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -99,7 +99,7 @@ impl Folder {
         replace(&path.join(FAILED), "")?;
         let open = |name: &str| append(&path.join(name));
         let (runs, failed, samples) = (open(RUNS)?, open(FAILED)?, open(SAMPLES)?);
-        // What an interrupted run has left behind the last whole one goes.
+        // Removes the results of an interrupted run after the last complete one.
         let end = listed.last().and_then(|run| run[SAMPLES_END].as_u64()).unwrap_or(0);
         samples.set_len(end).map_err(|e| format!("cannot write {SAMPLES} in {}: {e}", path.display()))?;
         let samples = BufWriter::new(samples);

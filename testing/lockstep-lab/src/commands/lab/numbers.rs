@@ -16,7 +16,7 @@ pub(super) struct Known {
     pub(super) value: f64,
     /// Whether anything that it is made of is in doubt.
     pub(super) doubtful: bool,
-    /// Where something that it is made of was repeated less often than it was to be.
+    /// Some measurements were repeated less often than planned.
     pub(super) partial: Option<Partial>,
 }
 
@@ -42,7 +42,7 @@ impl Known {
         Known { value: stat.median, doubtful: stat.doubtful, partial: None }
     }
 
-    /// So many times as much.
+    /// A factor.
     pub(super) fn times(self, factor: f64) -> Known {
         Known { value: self.value * factor, ..self }
     }

@@ -275,7 +275,7 @@ impl Section {
     }
 }
 
-/// Where the numbers come from.
+/// The source of the numbers.
 fn origin(results: &Results) -> Markup {
     let about = &results.about;
     let mut table = Table::new(&["", ""]);

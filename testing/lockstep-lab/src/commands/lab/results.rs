@@ -1,4 +1,4 @@
-//! What a folder of results holds: reports are made of it alone.
+//! The contents of a folder of results, from which reports are made.
 
 use std::path::Path;
 
@@ -152,7 +152,7 @@ impl Results {
         runs.filter_map(|run| run["measurements"].as_array()).flatten()
     }
 
-    /// What the repeats of a set-up found in this field, of the measurements that `chosen` takes.
+    /// The values of this field in the repeats of a set-up, of the measurements that `chosen` selects.
     pub(super) fn stat(&self, setup: &str, field: &str, chosen: impl Fn(&Value) -> bool) -> Option<Stat> {
         stat_of(self.measurements(setup).filter(|m| chosen(m)), field)
     }

@@ -120,7 +120,7 @@ fn measurement(load: &Load) -> Value {
     })
 }
 
-/// What the repeats of a set-up found for one number of connections.
+/// The results of a set-up's repeats for one number of connections.
 fn stat(results: &Results, setup: Setup, clients: u64, field: &str) -> Option<Stat> {
     results.stat(setup.name(), field, |m| m["clients"] == clients)
 }

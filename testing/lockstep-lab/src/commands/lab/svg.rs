@@ -345,13 +345,13 @@ impl Lines {
 }
 
 impl Series {
-    /// Where its points are.
+    /// The points.
     fn places(&self, across: &Axis, up: &Axis) -> Vec<Place> {
         let known = self.points.iter().filter(|p| p.0.is_finite() && p.1.is_finite());
         known.map(|p| (across.at(p.0), up.at(p.1))).collect()
     }
 
-    /// Where its line is: a level one goes on to the right.
+    /// The line, extended to the right if it is level.
     fn way(&self, across: &Axis, up: &Axis) -> Vec<Place> {
         let mut way = self.places(across, up);
         if let (true, [(_, y)]) = (self.level, &way[..]) {

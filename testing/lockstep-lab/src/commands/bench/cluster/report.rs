@@ -60,7 +60,7 @@ pub(super) struct Sample {
     pub(super) threads_of_server: u64,
     /// Open files and sockets of the server that has most.
     pub(super) descriptors: u64,
-    /// What the largest data directory takes on the disk.
+    /// The size of the largest data directory on the disk.
     pub(super) disk_mib: f64,
     /// Share of the machine's processor time that went neither to these servers nor to sysbench nor to the kernel's threads.
     pub(super) elsewhere: f64,

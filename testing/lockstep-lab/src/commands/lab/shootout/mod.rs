@@ -61,7 +61,7 @@ pub struct Args {
 const FLOOR: &str = "liblockstep_floor.so";
 
 impl Args {
-    /// Where it is, or would be.
+    /// Its path, whether it exists or not.
     fn floor(&self) -> PathBuf {
         let beside = || std::env::current_exe().unwrap_or_default().with_file_name(FLOOR);
         self.floor.clone().unwrap_or_else(beside)

@@ -1,4 +1,4 @@
-//! What the post measured, beside what is measured here.
+//! The measurements of the post, for comparison.
 
 use crate::shootout::{READ_ONLY, READ_WRITE, Setup};
 
@@ -10,7 +10,7 @@ use super::{stat, times};
 /// Numbers of threads of the post.
 const POST_THREADS: [u64; 5] = [16, 64, 128, 256, 512];
 
-/// What the post measured.
+/// A measurement of the post.
 struct Post {
     what: &'static str,
     /// Our set-up that comes next to it, and the load.
