@@ -11,7 +11,7 @@ fn branch(net: &mut Net, n: usize) -> Result<(), BranchError> {
     let now = net.now;
     let branch =
         Branch { history: Uuid([0x77; 16]), log_id: Uuid([0x78; 16]), founder: member(n, MemberRole::Voter) };
-    let result = net.order(n).branch(now, &branch);
+    let result = net.raft(n).branch(now, &branch);
     net.settle();
     result
 }
@@ -23,7 +23,7 @@ fn alone(net: &mut Net, n: usize) {
         }
     }
     net.run(6 * ELECTION);
-    assert_ne!(net.order(n).role(), Role::Leader);
+    assert_ne!(net.raft(n).role(), Role::Leader);
 }
 
 #[test]
@@ -37,14 +37,14 @@ fn all_that_the_own_log_holds_is_committed_by_it() {
     net.isolate(3);
     net.propose(1, "only 1 has it");
     net.settle();
-    let (commit, last) = (net.order(1).commit(), net.order(1).last_index());
+    let (commit, last) = (net.raft(1).commit(), net.raft(1).last_index());
     assert!(commit < last);
     alone(&mut net, 1);
-    let before = net.order(1).tail_state().clone();
+    let before = net.raft(1).tail_state().clone();
     assert_eq!(branch(&mut net, 1), Ok(()));
-    let state = net.order(1).committed_state().clone();
-    assert_eq!(net.order(1).role(), Role::Leader);
-    assert_eq!(net.order(1).commit(), net.order(1).last_index());
+    let state = net.raft(1).committed_state().clone();
+    assert_eq!(net.raft(1).role(), Role::Leader);
+    assert_eq!(net.raft(1).commit(), net.raft(1).last_index());
     assert!(state.index >= last + 2, "the branch, and the first entry of a term of its own");
     assert_eq!(state.membership.voters().collect::<Vec<_>>(), [id(1)]);
     assert_eq!((state.history, state.log_id), (Uuid([0x77; 16]), Uuid([0x78; 16])));
@@ -58,8 +58,8 @@ fn all_that_the_own_log_holds_is_committed_by_it() {
     net.crash(1);
     net.restart(1);
     net.run(2 * ELECTION);
-    assert_eq!(net.order(1).role(), Role::Leader);
-    assert_eq!(net.order(1).tail_state().parents, [parent]);
+    assert_eq!(net.raft(1).role(), Role::Leader);
+    assert_eq!(net.raft(1).tail_state().parents, [parent]);
 }
 
 #[test]
@@ -68,13 +68,13 @@ fn under_every_policy_the_founder_goes_on() {
         let mut net = Net::new(3);
         net.elect(1);
         let (now, policy) = (net.now, Policy { acks: 1, max_at_risk: 2, ..Policy::of(kind) });
-        net.order(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+        net.raft(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
         net.settle();
         alone(&mut net, 2);
         assert_eq!(branch(&mut net, 2), Ok(()));
         net.run(2 * ELECTION);
-        assert_eq!(net.order(2).role(), Role::Leader, "{kind:?}");
-        assert_eq!(net.order(2).commit(), net.order(2).last_index(), "{kind:?}");
+        assert_eq!(net.raft(2).role(), Role::Leader, "{kind:?}");
+        assert_eq!(net.raft(2).commit(), net.raft(2).last_index(), "{kind:?}");
     }
 }
 
@@ -84,13 +84,13 @@ fn crash_before_branch_is_durable_keeps_old_branch() {
     net.elect(1);
     alone(&mut net, 3);
     net.node(3).slow_disk = true;
-    let before = net.order(3).tail_state().clone();
+    let before = net.raft(3).tail_state().clone();
     assert_eq!(branch(&mut net, 3), Ok(()));
-    assert_ne!(net.order(3).role(), Role::Leader, "nothing is done before it is durable");
+    assert_ne!(net.raft(3).role(), Role::Leader, "nothing is done before it is durable");
     net.crash(3);
     net.node(3).slow_disk = false;
     net.restart(3);
-    assert_eq!(net.order(3).tail_state().history, before.history);
+    assert_eq!(net.raft(3).tail_state().history, before.history);
     net.restart(1);
     net.run(6 * ELECTION);
     assert!(net.leader().is_some(), "the majority of before goes on");

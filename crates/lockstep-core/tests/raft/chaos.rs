@@ -33,7 +33,7 @@ fn step(net: &mut Net, rng: &mut Rng, texts: &mut u64) {
     let n = ids[rng.below(ids.len() as u64) as usize];
     let now = net.now;
     match rng.below(60) {
-        0..=15 if net.nodes[&n].up && net.order(n).outstanding().0 < 20 => {
+        0..=15 if net.nodes[&n].up && net.raft(n).outstanding().0 < 20 => {
             *texts += 1;
             let text = format!("{n}-{}-{texts}", net.nodes[&n].incarnation);
             net.propose(n, &text);
@@ -54,43 +54,43 @@ fn step(net: &mut Net, rng: &mut Rng, texts: &mut u64) {
         22..=25 if !net.nodes[&n].up => net.restart(n),
         26 if net.nodes[&n].up => {
             let to = id(ids[rng.below(ids.len() as u64) as usize]);
-            let _ = net.order(n).transfer_leadership(now, to);
+            let _ = net.raft(n).transfer_leadership(now, to);
         }
         27..=30 if net.nodes[&n].up => {
             let who = ids[rng.below(ids.len() as u64) as usize];
-            let all = net.order(n).tail_state().membership.clone();
+            let all = net.raft(n).tail_state().membership.clone();
             let next = match rng.below(4) {
                 0 if all.voters().count() > 2 => all.without(&id(who)),
                 1 => all.with(member(who, MemberRole::Learner)),
                 _ => all.with(member(who, MemberRole::Voter)),
             };
             if next.voters().count() >= 2 {
-                let _ = net.order(n).change_membership(now, next);
+                let _ = net.raft(n).change_membership(now, next);
             }
         }
         31 if net.nodes[&n].up => {
             // Trims what all have.
             let first =
-                net.nodes.values().map(|node| node.order.deliverable().min(node.disk.last())).min().unwrap();
-            let first = if rng.one_in(4) { net.order(n).deliverable() } else { first };
+                net.nodes.values().map(|node| node.raft.deliverable().min(node.disk.last())).min().unwrap();
+            let first = if rng.one_in(4) { net.raft(n).deliverable() } else { first };
             let node = net.node(n);
             if node.writes.is_empty() {
                 node.disk.trim(first);
-                node.order.log_trimmed(first);
+                node.raft.log_trimmed(first);
             }
         }
         32 if net.nodes[&n].up => {
-            let _ = net.order(n).read_index(now);
+            let _ = net.raft(n).read_index(now);
         }
         33 if net.nodes[&n].up => {
             let other = id(ids[rng.below(ids.len() as u64) as usize]);
             if rng.one_in(2) {
-                net.order(n).peer_up(now, other);
+                net.raft(n).peer_up(now, other);
                 if net.relays {
-                    net.order(n).peer_relays(other);
+                    net.raft(n).peer_relays(other);
                 }
             } else {
-                net.order(n).peer_down(now, other);
+                net.raft(n).peer_down(now, other);
             }
         }
         34..=36 => net.node(n).slow_disk = rng.one_in(2),
@@ -98,8 +98,8 @@ fn step(net: &mut Net, rng: &mut Rng, texts: &mut u64) {
             net.now += HEARTBEAT / 2;
             let now = net.now;
             for node in net.nodes.values_mut().filter(|node| node.up) {
-                if node.order.deadline() <= now {
-                    node.order.tick(now);
+                if node.raft.deadline() <= now {
+                    node.raft.tick(now);
                 }
             }
         }
@@ -156,17 +156,17 @@ fn run(seed: u64, adjust: fn(&mut Config)) -> usize {
     net.run(12 * ELECTION);
     let leader = net.leader().unwrap_or_else(|| panic!("seed {seed}: no leader after the faults"));
     let members: Vec<usize> =
-        net.order(leader).tail_state().membership.members.iter().map(|m| number(m.id)).collect();
+        net.raft(leader).tail_state().membership.members.iter().map(|m| number(m.id)).collect();
     for n in &members {
         net.propose(*n, &format!("end {n}"));
     }
     net.run(4 * ELECTION);
-    let commit = net.order(leader).commit();
-    assert_eq!(commit, net.nodes[&leader].order.last_index(), "seed {seed}: all is committed");
+    let commit = net.raft(leader).commit();
+    assert_eq!(commit, net.nodes[&leader].raft.last_index(), "seed {seed}: all is committed");
     for n in &members {
-        assert_eq!(net.order(*n).commit(), commit, "seed {seed}: member {n}");
-        assert_eq!(net.order(*n).outstanding(), (0, 0), "seed {seed}: member {n}");
-        let (a, b) = (net.nodes[n].order.tail_state(), net.nodes[&leader].order.tail_state());
+        assert_eq!(net.raft(*n).commit(), commit, "seed {seed}: member {n}");
+        assert_eq!(net.raft(*n).outstanding(), (0, 0), "seed {seed}: member {n}");
+        let (a, b) = (net.nodes[n].raft.tail_state(), net.nodes[&leader].raft.tail_state());
         assert_eq!(a, b, "seed {seed}: member {n}");
         let end = format!("end {n}");
         assert_eq!(net.texts().iter().filter(|text| **text == end).count(), 1, "seed {seed}: {end}");

@@ -24,7 +24,7 @@ fn vote_is_durable_before_it_is_answered() {
     // It dies: nobody heard of the vote, so it may be given to another.
     net.crash(2);
     net.restart(2);
-    assert_eq!(net.order(2).term(), 0);
+    assert_eq!(net.raft(2).term(), 0);
     net.heal();
     net.deliver(3, 2, ask.clone());
     net.drain(2);
@@ -36,7 +36,7 @@ fn vote_is_durable_before_it_is_answered() {
     net.wire.clear();
     net.crash(2);
     net.restart(2);
-    assert_eq!(net.order(2).term(), 5);
+    assert_eq!(net.raft(2).term(), 5);
     net.deliver(1, 2, ask.clone());
     net.drain(2);
     net.sync(2);
@@ -51,15 +51,15 @@ fn vote_is_durable_before_it_is_answered() {
 fn candidate_asks_after_its_own_vote_is_durable() {
     let mut net = Net::new(3);
     net.node(1).slow_disk = true;
-    let at = net.order(1).deadline();
+    let at = net.raft(1).deadline();
     net.now = at;
-    net.order(1).tick(at);
+    net.raft(1).tick(at);
     net.settle();
-    assert_eq!(net.order(1).role(), Role::Candidate);
-    assert_eq!(net.order(2).term(), 0, "nobody was asked yet");
+    assert_eq!(net.raft(1).role(), Role::Candidate);
+    assert_eq!(net.raft(2).term(), 0, "nobody was asked yet");
     net.sync(1);
     net.settle();
-    assert_eq!(net.order(1).role(), Role::Leader);
+    assert_eq!(net.raft(1).role(), Role::Leader);
 }
 
 #[test]
@@ -67,19 +67,19 @@ fn member_with_live_leader_refuses_vote() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(HEARTBEAT);
-    let term = net.order(1).term();
-    let (last_index, last_term) = (net.order(1).last_index(), term);
+    let term = net.raft(1).term();
+    let (last_index, last_term) = (net.raft(1).last_index(), term);
     for to in [1, 2] {
         net.deliver(3, to, Message::PreVote { term: term + 1, last_index, last_term });
         net.deliver(3, to, Message::Vote { term: term + 1, last_index, last_term, transfer: false });
     }
     net.settle();
-    assert_eq!((net.order(1).role(), net.order(1).term()), (Role::Leader, term));
-    assert_eq!(net.order(2).term(), term);
+    assert_eq!((net.raft(1).role(), net.raft(1).term()), (Role::Leader, term));
+    assert_eq!(net.raft(2).term(), term);
     // A handing over is asked for by the leader itself.
     net.deliver(3, 2, Message::Vote { term: term + 1, last_index, last_term, transfer: true });
     net.settle();
-    assert_eq!(net.order(2).term(), term + 1);
+    assert_eq!(net.raft(2).term(), term + 1);
 }
 
 /// A member that was cut off comes back with the term it left with.
@@ -87,15 +87,15 @@ fn member_with_live_leader_refuses_vote() {
 fn returning_member_does_not_disturb_leader() {
     let mut net = Net::new(3);
     net.elect(1);
-    let term = net.order(1).term();
+    let term = net.raft(1).term();
     net.isolate(3);
     net.run(20 * ELECTION);
-    assert_eq!(net.order(3).role(), Role::PreCandidate);
-    assert_eq!(net.order(3).term(), term);
+    assert_eq!(net.raft(3).role(), Role::PreCandidate);
+    assert_eq!(net.raft(3).term(), term);
     net.heal();
     net.run(2 * ELECTION);
-    assert_eq!((net.order(1).role(), net.order(1).term()), (Role::Leader, term));
-    assert_eq!(net.order(3).leader(), Some(id(1)));
+    assert_eq!((net.raft(1).role(), net.raft(1).term()), (Role::Leader, term));
+    assert_eq!(net.raft(3).leader(), Some(id(1)));
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn leader_steps_down_when_quorum_is_lost() {
     net.elect(1);
     net.isolate(1);
     net.run(ELECTION + 2 * HEARTBEAT);
-    assert_ne!(net.order(1).role(), Role::Leader);
+    assert_ne!(net.raft(1).role(), Role::Leader);
     let now = net.now;
-    assert!(!net.order(1).has_quorum(now));
+    assert!(!net.raft(1).has_quorum(now));
     net.run(4 * ELECTION);
     assert!(matches!(net.leader(), Some(2 | 3)));
 }
@@ -116,17 +116,17 @@ fn leader_steps_down_when_quorum_is_lost() {
 fn member_with_higher_term_rejoins() {
     let mut net = Net::new(3);
     net.elect(1);
-    let term = net.order(1).term();
+    let term = net.raft(1).term();
     net.isolate(3);
     net.run(2 * ELECTION);
     net.deliver(2, 3, Message::TimeoutNow { term });
     net.heal();
     net.deliver(2, 3, Message::Vote { term: term + 7, last_index: 0, last_term: 0, transfer: true });
     net.settle();
-    assert_eq!(net.order(3).term(), term + 7);
+    assert_eq!(net.raft(3).term(), term + 7);
     net.run(6 * ELECTION);
     let leader = net.leader().unwrap();
-    assert!(net.order(leader).term() > term + 7);
+    assert!(net.raft(leader).term() > term + 7);
     net.propose(3, "back");
     net.settle();
     assert_eq!(net.texts(), ["back"]);
@@ -156,13 +156,13 @@ fn leadership_goes_to_a_peer_that_lags_once_it_has_caught_up() {
     }
     net.heal();
     let now = net.now;
-    let term = net.order(1).term();
-    net.order(1).transfer_leadership(now, id(3)).unwrap();
+    let term = net.raft(1).term();
+    net.raft(1).transfer_leadership(now, id(3)).unwrap();
     net.propose(2, "meanwhile");
-    assert!(net.order(1).append_control(now, lockstep_core::EntryKind::Noop, bytes::Bytes::new()).is_err());
+    assert!(net.raft(1).append_control(now, lockstep_core::EntryKind::Noop, bytes::Bytes::new()).is_err());
     net.run(2 * HEARTBEAT);
     assert_eq!(net.leader(), Some(3));
-    assert_eq!(net.order(3).term(), term + 1, "one campaign, no waiting");
+    assert_eq!(net.raft(3).term(), term + 1, "one campaign, no waiting");
     net.run(ELECTION);
     assert_eq!(net.texts().len(), 21);
 }
@@ -173,15 +173,15 @@ fn transfer_to_dead_member_is_aborted() {
     net.elect(1);
     net.crash(3);
     let now = net.now;
-    net.order(1).transfer_leadership(now, id(3)).unwrap();
-    assert_eq!(net.order(1).transfer_leadership(now, id(2)), Err(TransferError::Busy));
-    assert_eq!(net.order(1).transfer_leadership(now, id(1)), Err(TransferError::Ourselves));
+    net.raft(1).transfer_leadership(now, id(3)).unwrap();
+    assert_eq!(net.raft(1).transfer_leadership(now, id(2)), Err(TransferError::Busy));
+    assert_eq!(net.raft(1).transfer_leadership(now, id(1)), Err(TransferError::Ourselves));
     net.propose(1, "own");
     net.propose(2, "other");
     net.run(HEARTBEAT);
     assert_eq!(net.texts().len(), 0, "nothing is appended meanwhile");
     net.run(2 * ELECTION);
-    assert_eq!(net.order(1).role(), Role::Leader);
+    assert_eq!(net.raft(1).role(), Role::Leader);
     assert_eq!(net.texts().len(), 2);
 }
 
@@ -193,7 +193,7 @@ fn broken_connection_hastens_campaign() {
     net.crash(1);
     let now = net.now;
     for n in 2..=3 {
-        net.order(n).peer_down(now, id(1));
+        net.raft(n).peer_down(now, id(1));
     }
     net.run(ELECTION);
     assert!(matches!(net.leader(), Some(2 | 3)));
@@ -201,14 +201,14 @@ fn broken_connection_hastens_campaign() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(HEARTBEAT);
-    let term = net.order(1).term();
+    let term = net.raft(1).term();
     let now = net.now;
     net.cut.insert((1, 2));
     net.cut.insert((2, 1));
-    net.order(2).peer_down(now, id(1));
-    assert!(net.order(2).has_quorum(now), "a broken connection alone is no loss of the majority");
+    net.raft(2).peer_down(now, id(1));
+    assert!(net.raft(2).has_quorum(now), "a broken connection alone is no loss of the majority");
     net.run(3 * ELECTION);
-    assert_eq!((net.leader(), net.order(1).term()), (Some(1), term));
+    assert_eq!((net.leader(), net.raft(1).term()), (Some(1), term));
 }
 
 #[test]
@@ -220,9 +220,9 @@ fn sole_voter_leads_at_once_after_restart() {
     net.crash(1);
     net.restart(1);
     let now = net.now;
-    net.order(1).tick(now);
+    net.raft(1).tick(now);
     net.settle();
-    assert_eq!(net.order(1).role(), Role::Leader);
+    assert_eq!(net.raft(1).role(), Role::Leader);
     assert_eq!(net.delivered(1), ["x"]);
 }
 
@@ -232,28 +232,28 @@ fn short_disconnect_keeps_leader() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(HEARTBEAT);
-    let term = net.order(1).term();
+    let term = net.raft(1).term();
     for _ in 0..10 {
         let now = net.now;
         net.cut.insert((1, 2));
         net.cut.insert((2, 1));
-        net.order(1).peer_down(now, id(2));
-        net.order(2).peer_down(now, id(1));
+        net.raft(1).peer_down(now, id(2));
+        net.raft(2).peer_down(now, id(1));
         net.propose(2, "x");
         net.run(4 * HEARTBEAT);
         assert!({
             let now = net.now;
-            net.order(2).has_quorum(now)
+            net.raft(2).has_quorum(now)
         });
         net.heal();
         let now = net.now;
-        net.order(1).peer_up(now, id(2));
-        net.order(2).peer_up(now, id(1));
+        net.raft(1).peer_up(now, id(2));
+        net.raft(2).peer_up(now, id(1));
         net.run(HEARTBEAT);
-        assert_eq!((net.order(2).role(), net.order(2).leader()), (Role::Follower, Some(id(1))));
-        assert_eq!(net.order(2).outstanding().0, 0);
+        assert_eq!((net.raft(2).role(), net.raft(2).leader()), (Role::Follower, Some(id(1))));
+        assert_eq!(net.raft(2).outstanding().0, 0);
     }
-    assert_eq!(net.order(1).term(), term);
+    assert_eq!(net.raft(1).term(), term);
     assert_eq!(net.texts().len(), 10);
 }
 
@@ -270,7 +270,7 @@ fn leader_deposed_by_silence_waits_longer_next_term() {
         });
         net.elect(1);
         let began = net.now;
-        while net.order(1).role() == Role::Leader {
+        while net.raft(1).role() == Role::Leader {
             net.run(HEARTBEAT / 2);
         }
         terms.push((net.now - began) / ELECTION);
@@ -283,7 +283,7 @@ fn leader_deposed_by_silence_waits_longer_next_term() {
     net.run(2 * HEARTBEAT);
     net.hold = Some(|_, to, _| to == 1);
     let began = net.now;
-    while net.order(1).role() == Role::Leader {
+    while net.raft(1).role() == Role::Leader {
         net.run(HEARTBEAT / 2);
     }
     assert!(net.now - began <= 2 * ELECTION);
@@ -314,7 +314,7 @@ fn voter_needed_for_majority_catches_up_on_narrow_lines() {
         // Nothing is committed without 3.
         lines.frozen.insert(4);
         lines.net.propose(1, "last");
-        lines.until(100 * SECOND, |lines| lines.net.nodes[&3].order.commit() > 256);
+        lines.until(100 * SECOND, |lines| lines.net.nodes[&3].raft.commit() > 256);
     }
 }
 
@@ -334,7 +334,7 @@ fn catch_up_after_vain_terms_widens_with_acks() {
     for (from, to) in [(1, 3), (3, 1)] {
         lines.set(from, to, Line { delay: 100 * MS, ..Line::FAR });
     }
-    let leads = |lines: &Lines| lines.net.nodes[&1].order.role() == Role::Leader;
+    let leads = |lines: &Lines| lines.net.nodes[&1].raft.role() == Role::Leader;
     lines.until(20 * SECOND, |lines| !leads(lines));
     for _ in 0..3 {
         lines.net.heal();
@@ -344,5 +344,5 @@ fn catch_up_after_vain_terms_widens_with_acks() {
     }
     lines.net.heal();
     lines.until(60 * SECOND, leads);
-    lines.until(8 * SECOND, |lines| lines.net.nodes[&3].order.commit() > 1024);
+    lines.until(8 * SECOND, |lines| lines.net.nodes[&3].raft.commit() > 1024);
 }

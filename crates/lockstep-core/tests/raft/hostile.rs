@@ -167,22 +167,22 @@ proptest! {
         }
         net.settle();
         net.propose(1, "x");
-        let mut order = net.nodes.remove(&1).unwrap().order;
+        let mut raft = net.nodes.remove(&1).unwrap().raft;
         let mut now = net.now;
         for (from, message, pause) in messages {
             now += if pause { ELECTION } else { 1 };
-            order.step(now, id(from), message);
-            order.tick(now);
-            order.read_index(now);
-            for output in order.drain(now) {
+            raft.step(now, id(from), message);
+            raft.tick(now);
+            raft.read_index(now);
+            for output in raft.drain(now) {
                 match output {
-                    Output::Write(op) => order.written(now, op.ticket),
-                    Output::Fetch { to, from, .. } => order.fetched(now, to, from, Vec::new()),
+                    Output::Write(op) => raft.written(now, op.ticket),
+                    Output::Fetch { to, from, .. } => raft.fetched(now, to, from, Vec::new()),
                     _ => {}
                 }
             }
-            prop_assert!(order.commit() <= order.last_index());
-            prop_assert!(order.first_index() <= order.last_index() + 1);
+            prop_assert!(raft.commit() <= raft.last_index());
+            prop_assert!(raft.first_index() <= raft.last_index() + 1);
         }
     }
 }

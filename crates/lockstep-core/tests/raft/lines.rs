@@ -107,7 +107,7 @@ impl Lines {
 
     /// Who passes on to others, as the leader has it.
     pub(crate) fn relays_now(&self) -> BTreeSet<usize> {
-        let progress = self.net.nodes[&1].order.progress();
+        let progress = self.net.nodes[&1].raft.progress();
         progress.iter().filter_map(|peer| peer.via).map(number).collect()
     }
 
@@ -135,7 +135,7 @@ impl Lines {
 
     /// Up to where this member has it in memory.
     pub(crate) fn has(&self, n: usize) -> u64 {
-        self.net.nodes[&n].order.last_index()
+        self.net.nodes[&n].raft.last_index()
     }
 
     fn step(&mut self) {
@@ -159,8 +159,8 @@ impl Lines {
             self.on_the_way.insert((now + STEP, self.sent), (from, to, message));
         }
         for (n, node) in self.net.nodes.iter_mut().filter(|(n, _)| !self.frozen.contains(n)) {
-            if node.order.deadline() <= now {
-                node.order.tick(now);
+            if node.raft.deadline() <= now {
+                node.raft.tick(now);
                 due.insert(*n);
             }
         }
@@ -198,7 +198,7 @@ impl Lines {
                 let queued = (*free - now) * line.bytes_per_ms / MS;
                 let most = self.most_queued.entry((from, to)).or_default();
                 *most = (*most).max(queued);
-                self.net.order(from).set_queued(id(to), queued as usize);
+                self.net.raft(from).set_queued(id(to), queued as usize);
             }
             let busy = self.busy.get(&to).copied().unwrap_or(0);
             self.sent += 1;

@@ -1,4 +1,4 @@
-//! Scenarios of the order core: each a short story on a network in memory.
+//! Scenarios of the Raft core, on a network in memory.
 
 mod branch;
 mod chaos;

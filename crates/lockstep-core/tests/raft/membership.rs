@@ -8,7 +8,7 @@ use lockstep_core::*;
 
 fn change(net: &mut Net, leader: usize, membership: members::Membership) -> Result<Index, ChangeError> {
     let now = net.now;
-    net.order(leader).change_membership(now, membership)
+    net.raft(leader).change_membership(now, membership)
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn voter_change_waits_for_previous_one_to_commit() {
     twice.members[2].id = twice.members[1].id;
     assert_eq!(change(&mut net, 1, twice), Err(ChangeError::Malformed));
     change(&mut net, 1, voters(1..=4)).unwrap();
-    assert_eq!(net.order(1).tail_state().membership.majority(), 3, "in force at once");
+    assert_eq!(net.raft(1).tail_state().membership.majority(), 3, "in force at once");
     assert_eq!(change(&mut net, 1, voters(1..=3)), Err(ChangeError::TooEarly));
     net.settle();
     change(&mut net, 1, voters(1..=3)).unwrap();
@@ -49,7 +49,7 @@ fn changing_members_too_early_would_be_possible_with_the_fault() {
     change(&mut net, 1, voters([1, 2])).unwrap();
     change(&mut net, 1, voters([1])).unwrap();
     net.settle();
-    assert_eq!(net.order(1).commit(), net.nodes[&1].order.last_index(), "alone, against two others");
+    assert_eq!(net.raft(1).commit(), net.nodes[&1].raft.last_index(), "alone, against two others");
 }
 
 /// A deposed leader's uncommitted change is undone in its log, and the earlier membership is in force again.
@@ -61,8 +61,8 @@ fn uncommitted_membership_is_rolled_back() {
     net.isolate(1);
     change(&mut net, 1, voters([1, 2])).unwrap();
     net.settle();
-    assert!(!net.order(1).tail_state().membership.is_voter(&id(3)));
-    assert_eq!(net.order(1).commit(), net.nodes[&1].order.last_index() - 1, "1 alone is no majority of 2");
+    assert!(!net.raft(1).tail_state().membership.is_voter(&id(3)));
+    assert_eq!(net.raft(1).commit(), net.nodes[&1].raft.last_index() - 1, "1 alone is no majority of 2");
     net.run(4 * ELECTION);
     let leader = net.leader().unwrap();
     net.propose(leader, "x");
@@ -70,7 +70,7 @@ fn uncommitted_membership_is_rolled_back() {
     net.node(1).outputs.clear();
     net.heal();
     net.run(2 * ELECTION);
-    assert!(net.order(1).tail_state().membership.is_voter(&id(3)));
+    assert!(net.raft(1).tail_state().membership.is_voter(&id(3)));
     let told = net.nodes[&1].outputs.iter().rev().find_map(|output| match output {
         Output::Membership(membership) => Some(membership.clone()),
         _ => None,
@@ -89,8 +89,8 @@ fn uncommitted_membership_is_in_force_after_restart() {
     net.settle();
     net.crash(1);
     net.restart(1);
-    assert_eq!(*net.order(1).tail_state().membership, voters([1, 2]));
-    assert_eq!(*net.order(1).committed_state().membership, voters(1..=3));
+    assert_eq!(*net.raft(1).tail_state().membership, voters([1, 2]));
+    assert_eq!(*net.raft(1).committed_state().membership, voters(1..=3));
     // It can win with 2 alone, and then the change is committed.
     net.isolate(3);
     net.cut.remove(&(1, 2));
@@ -98,7 +98,7 @@ fn uncommitted_membership_is_in_force_after_restart() {
     net.run(ELECTION);
     net.elect(1);
     net.run(HEARTBEAT);
-    assert_eq!(*net.order(2).committed_state().membership, voters([1, 2]));
+    assert_eq!(*net.raft(2).committed_state().membership, voters([1, 2]));
 }
 
 #[test]
@@ -110,14 +110,14 @@ fn removed_leader_leads_until_removal_commits() {
     change(&mut net, 1, voters([2, 3])).unwrap();
     net.propose(2, "with it");
     net.settle();
-    assert_ne!(net.order(1).role(), Role::Leader);
+    assert_ne!(net.raft(1).role(), Role::Leader);
     let successor = net.leader().expect("somebody was asked to go on");
     assert_ne!(successor, 1);
     net.run(2 * HEARTBEAT);
-    assert_eq!(*net.order(successor).committed_state().membership, voters([2, 3]));
+    assert_eq!(*net.raft(successor).committed_state().membership, voters([2, 3]));
     net.run(10 * ELECTION);
-    assert_eq!(net.order(1).role(), Role::Follower, "it never campaigns again");
-    assert!(net.order(1).term() <= net.nodes[&successor].order.term());
+    assert_eq!(net.raft(1).role(), Role::Follower, "it never campaigns again");
+    assert!(net.raft(1).term() <= net.nodes[&successor].raft.term());
     net.propose(3, "after");
     net.run(ELECTION);
     assert_eq!(net.texts(), ["before", "with it", "after"]);
@@ -132,11 +132,11 @@ fn removed_leader_does_not_count_itself() {
     net.isolate(3);
     change(&mut net, 1, voters([2, 3])).unwrap();
     net.settle();
-    let last = net.order(1).last_index();
-    assert_eq!(net.order(1).commit(), last - 1);
+    let last = net.raft(1).last_index();
+    assert_eq!(net.raft(1).commit(), last - 1);
     net.heal();
     net.run(2 * HEARTBEAT);
-    assert!(net.order(2).commit() >= last);
+    assert!(net.raft(2).commit() >= last);
 }
 
 #[test]
@@ -146,12 +146,12 @@ fn removed_member_is_notified() {
     net.settle();
     let at = change(&mut net, 1, voters([1, 2])).unwrap();
     net.settle();
-    assert!(net.order(3).commit() >= at, "it knows that it is out");
-    assert_eq!(net.order(1).progress().len(), 1);
-    let term = net.order(1).term();
+    assert!(net.raft(3).commit() >= at, "it knows that it is out");
+    assert_eq!(net.raft(1).progress().len(), 1);
+    let term = net.raft(1).term();
     net.run(10 * ELECTION);
-    assert_eq!(net.order(3).role(), Role::Follower);
-    assert_eq!(net.order(1).term(), term);
+    assert_eq!(net.raft(3).role(), Role::Follower);
+    assert_eq!(net.raft(1).term(), term);
 }
 
 /// Not told, because it was cut off: it must not disturb.
@@ -163,10 +163,10 @@ fn unnotified_removed_member_does_not_disturb() {
     net.isolate(3);
     change(&mut net, 1, voters([1, 2])).unwrap();
     net.run(20 * ELECTION);
-    let term = net.order(1).term();
+    let term = net.raft(1).term();
     net.heal();
     net.run(10 * ELECTION);
-    assert_eq!((net.order(1).role(), net.order(1).term()), (Role::Leader, term));
+    assert_eq!((net.raft(1).role(), net.raft(1).term()), (Role::Leader, term));
 }
 
 #[test]
@@ -180,9 +180,9 @@ fn learners_receive_but_do_not_count() {
     net.isolate(2);
     net.propose(1, "x");
     net.run(2 * HEARTBEAT);
-    let last = net.order(1).last_index();
-    assert_eq!(net.order(3).last_index(), last);
-    assert_eq!(net.order(1).commit(), last - 1);
+    let last = net.raft(1).last_index();
+    assert_eq!(net.raft(3).last_index(), last);
+    assert_eq!(net.raft(1).commit(), last - 1);
     net.crash(1);
     net.heal();
     net.run(10 * ELECTION);
@@ -199,14 +199,14 @@ fn promoted_learner_counts_for_majority() {
     for n in 2..=3 {
         net.add(n, DiskImage::default(), |_| {});
         let now = net.now;
-        let all = net.order(1).tail_state().membership.clone();
-        net.order(1).change_membership(now, all.with(member(n, MemberRole::Learner))).unwrap();
+        let all = net.raft(1).tail_state().membership.clone();
+        net.raft(1).change_membership(now, all.with(member(n, MemberRole::Learner))).unwrap();
         net.run(ELECTION);
         let now = net.now;
-        net.order(1).change_membership(now, all.with(member(n, MemberRole::Voter))).unwrap();
+        net.raft(1).change_membership(now, all.with(member(n, MemberRole::Voter))).unwrap();
         net.settle();
     }
-    assert_eq!(*net.order(1).committed_state().membership, voters(1..=3));
+    assert_eq!(*net.raft(1).committed_state().membership, voters(1..=3));
     net.crash(1);
     net.propose(3, "x");
     net.run(5 * ELECTION);
@@ -227,10 +227,10 @@ fn voter_unaware_of_its_promotion_still_votes() {
     net.crash(1);
     net.heal();
     net.restart(1);
-    assert!(!net.order(2).tail_state().membership.is_voter(&id(2)));
+    assert!(!net.raft(2).tail_state().membership.is_voter(&id(2)));
     net.run(6 * ELECTION);
     assert_eq!(net.leader(), Some(1));
-    assert_eq!(*net.order(2).committed_state().membership, voters([1, 2]));
+    assert_eq!(*net.raft(2).committed_state().membership, voters([1, 2]));
 }
 
 /// Taken out while it was cut off, in the middle of its proposals, and taken in again under the same id.
@@ -271,7 +271,7 @@ fn member_removed_by_uncommitted_entry_campaigns() {
     net.propose(2, "x");
     net.run(8 * ELECTION);
     assert_eq!(net.leader(), Some(2));
-    assert_eq!(net.order(1).role(), Role::Follower);
+    assert_eq!(net.raft(1).role(), Role::Follower);
     assert_eq!(net.delivered(1), ["x"]);
 }
 
@@ -286,12 +286,12 @@ fn member_with_old_commit_index_campaigns_if_removal_open() {
     change(&mut net, 2, learner()).unwrap();
     net.settle();
     net.run(HEARTBEAT);
-    let hint = net.order(1).commit();
+    let hint = net.raft(1).commit();
     change(&mut net, 2, voters([1, 2])).unwrap();
     net.settle();
     net.run(HEARTBEAT);
     let now = net.now;
-    net.order(2).transfer_leadership(now, id(1)).unwrap();
+    net.raft(2).transfer_leadership(now, id(1)).unwrap();
     net.run(ELECTION);
     assert_eq!(net.leader(), Some(1));
     net.isolate(2);
@@ -301,8 +301,8 @@ fn member_with_old_commit_index_campaigns_if_removal_open() {
     net.node(1).disk.commit_hint = hint;
     net.heal();
     net.restart(1);
-    assert!(!net.order(1).committed_state().membership.is_voter(&id(1)));
-    assert!(!net.order(1).tail_state().membership.is_voter(&id(1)));
+    assert!(!net.raft(1).committed_state().membership.is_voter(&id(1)));
+    assert!(!net.raft(1).tail_state().membership.is_voter(&id(1)));
     net.propose(2, "x");
     net.run(8 * ELECTION);
     assert_eq!(net.leader(), Some(2));

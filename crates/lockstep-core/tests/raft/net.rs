@@ -115,7 +115,7 @@ impl DiskImage {
 }
 
 pub(crate) struct Node {
-    pub(crate) order: Raft,
+    pub(crate) raft: Raft,
     pub(crate) up: bool,
     pub(crate) disk: DiskImage,
     pub(crate) writes: VecDeque<WriteOp>,
@@ -205,20 +205,20 @@ impl Net {
     fn set_relay(&mut self, n: usize) {
         if self.relays {
             let others: Vec<usize> = self.nodes.keys().copied().filter(|other| *other != n).collect();
-            let order = self.order(n);
-            order.set_relaying(true);
-            others.into_iter().for_each(|other| order.peer_relays(id(other)));
+            let raft = self.raft(n);
+            raft.set_relaying(true);
+            others.into_iter().for_each(|other| raft.peer_relays(id(other)));
         }
     }
 
     pub(crate) fn add(&mut self, n: usize, disk: DiskImage, adjust: fn(&mut Config)) {
         let mut config = config(n, 1);
         adjust(&mut config);
-        let order = Raft::new(config, disk.restore(), self.now);
+        let raft = Raft::new(config, disk.restore(), self.now);
         self.nodes.insert(
             n,
             Node {
-                order,
+                raft,
                 up: true,
                 disk,
                 writes: VecDeque::new(),
@@ -236,8 +236,8 @@ impl Net {
         self.nodes.get_mut(&n).unwrap()
     }
 
-    pub(crate) fn order(&mut self, n: usize) -> &mut Raft {
-        &mut self.node(n).order
+    pub(crate) fn raft(&mut self, n: usize) -> &mut Raft {
+        &mut self.node(n).raft
     }
 
     /// Ends a round of this node.
@@ -247,7 +247,7 @@ impl Net {
         if !node.up {
             return false;
         }
-        let outputs = node.order.drain(now);
+        let outputs = node.raft.drain(now);
         let any = !outputs.is_empty();
         let mut fetches = Vec::new();
         for output in outputs {
@@ -277,10 +277,10 @@ impl Net {
             }
         }
         let node = self.nodes.get_mut(&n).unwrap();
-        let commit = node.order.commit();
+        let commit = node.raft.commit();
         for index in node.seen_commit + 1..=commit {
             // Snapshots are checked elsewhere.
-            let Some(entry) = node.order.entry(index) else { continue };
+            let Some(entry) = node.raft.entry(index) else { continue };
             match self.committed.get(&index) {
                 Some(known) => assert_eq!(known, entry, "member {n} committed another entry"),
                 None => {
@@ -315,7 +315,7 @@ impl Net {
                 entries.push(entry.clone());
             }
         }
-        node.order.fetched(now, to, from, entries);
+        node.raft.fetched(now, to, from, entries);
     }
 
     /// All writes of this node arrive.
@@ -329,13 +329,13 @@ impl Net {
         let node = self.nodes.get_mut(&n).unwrap();
         let Some(op) = node.writes.pop_front() else { return false };
         node.disk.apply(&op);
-        node.order.written(now, op.ticket);
-        node.disk.commit_hint = node.order.deliverable();
+        node.raft.written(now, op.ticket);
+        node.disk.commit_hint = node.raft.deliverable();
         // Persisted entries exist, equal the core's entries, and no later write removes them.
-        let persisted = node.order.persisted();
-        let known = node.order.first_index()..=persisted;
+        let persisted = node.raft.persisted();
+        let known = node.raft.first_index()..=persisted;
         for entry in node.disk.entries.iter().filter(|e| known.contains(&e.index)) {
-            assert_eq!(node.order.term_at(entry.index), Some(entry.term), "member {n} at {}", entry.index);
+            assert_eq!(node.raft.term_at(entry.index), Some(entry.term), "member {n} at {}", entry.index);
         }
         assert!(persisted <= node.disk.last());
         for op in &node.writes {
@@ -357,7 +357,7 @@ impl Net {
             && node.up
         {
             self.relayed += matches!(message, Message::Relayed { .. }) as usize;
-            node.order.step(now, id(from), message);
+            node.raft.step(now, id(from), message);
         }
     }
 
@@ -367,11 +367,11 @@ impl Net {
         self.quiet();
         let soon = self.now + 1_000;
         let waits = |node: &Node, now: Micros| {
-            node.up && node.order.role() == Role::Leader && (now + 1..=soon).contains(&node.order.deadline())
+            node.up && node.raft.role() == Role::Leader && (now + 1..=soon).contains(&node.raft.deadline())
         };
         if self.nodes.values().any(|node| waits(node, self.now)) {
             for node in self.nodes.values_mut().filter(|node| waits(node, self.now)) {
-                node.order.tick(soon);
+                node.raft.tick(soon);
             }
             self.now = soon;
             self.quiet();
@@ -406,8 +406,8 @@ impl Net {
             self.now += HEARTBEAT / 4;
             let now = self.now;
             for node in self.nodes.values_mut().filter(|node| node.up) {
-                if node.order.deadline() <= now {
-                    node.order.tick(now);
+                if node.raft.deadline() <= now {
+                    node.raft.tick(now);
                 }
             }
             self.settle();
@@ -418,27 +418,27 @@ impl Net {
     pub(crate) fn elect(&mut self, n: usize) {
         self.settle();
         for _ in 0..50 {
-            if self.order(n).role() == Role::Leader {
+            if self.raft(n).role() == Role::Leader {
                 return;
             }
             // Only its own clock reaches a deadline.
             self.now += HEARTBEAT;
-            let now = self.now.max(self.order(n).deadline());
+            let now = self.now.max(self.raft(n).deadline());
             self.now = now;
-            self.order(n).tick(now);
+            self.raft(n).tick(now);
             self.settle();
         }
         panic!("{n} cannot be elected");
     }
 
     pub(crate) fn leader(&self) -> Option<usize> {
-        let leading = self.nodes.iter().filter(|(_, node)| node.up && node.order.role() == Role::Leader);
-        leading.max_by_key(|(_, node)| node.order.term()).map(|(n, _)| *n)
+        let leading = self.nodes.iter().filter(|(_, node)| node.up && node.raft.role() == Role::Leader);
+        leading.max_by_key(|(_, node)| node.raft.term()).map(|(n, _)| *n)
     }
 
     pub(crate) fn propose(&mut self, n: usize, text: &str) -> u64 {
         let now = self.now;
-        self.order(n).propose(now, EntryKind::WriteSet, Bytes::copy_from_slice(text.as_bytes()))
+        self.raft(n).propose(now, EntryKind::WriteSet, Bytes::copy_from_slice(text.as_bytes()))
     }
 
     pub(crate) fn isolate(&mut self, n: usize) {
@@ -467,7 +467,7 @@ impl Net {
         node.incarnation += 1;
         let mut config = config(n, node.incarnation);
         (node.config)(&mut config);
-        node.order = Raft::new(config, node.disk.restore(), now);
+        node.raft = Raft::new(config, node.disk.restore(), now);
         node.seen_commit = 0;
         self.set_relay(n);
     }
@@ -481,12 +481,9 @@ impl Net {
     /// The entries that this member would deliver.
     pub(crate) fn delivered(&self, n: usize) -> Vec<String> {
         let node = &self.nodes[&n];
-        let to = node.order.deliverable();
+        let to = node.raft.deliverable();
         let entries = (1..=to).filter_map(|at| {
-            node.order
-                .entry(at)
-                .cloned()
-                .or_else(|| node.disk.entries.iter().find(|e| e.index == at).cloned())
+            node.raft.entry(at).cloned().or_else(|| node.disk.entries.iter().find(|e| e.index == at).cloned())
         });
         entries
             .filter(|e| e.kind == EntryKind::WriteSet)

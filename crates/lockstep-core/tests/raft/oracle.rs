@@ -131,7 +131,7 @@ impl Pair {
             self.ours.now += HEARTBEAT;
             let Some(leader) = self.leader().filter(|n| self.has_majority(*n)) else { continue };
             let now = self.ours.now;
-            self.ours.order(leader).tick(now);
+            self.ours.raft(leader).tick(now);
             if self.theirs.leads(leader) {
                 self.theirs.node(leader).ping();
             }
@@ -143,37 +143,37 @@ impl Pair {
         if self
             .reach(n)
             .iter()
-            .any(|m| self.ours.nodes[m].order.role() == Role::Leader || self.theirs.leads(*m))
+            .any(|m| self.ours.nodes[m].raft.role() == Role::Leader || self.theirs.leads(*m))
         {
             return;
         }
         // Ours does not give up while too few have answered, and asks those who can be reached later; the witness
         // must be told to. So only where it will be decided now.
         let end = |n: usize| {
-            let order = &self.ours.nodes[&n].order;
-            (order.tail_state().term, order.last_index())
+            let raft = &self.ours.nodes[&n].raft;
+            (raft.tail_state().term, raft.last_index())
         };
         let group = self.reach(n);
         let wins = group.iter().filter(|m| end(**m) <= end(n)).count() > MEMBERS / 2;
         if !wins && group.len() < MEMBERS {
             return;
         }
-        while self.ours.order(n).deadline() > self.ours.now {
+        while self.ours.raft(n).deadline() > self.ours.now {
             self.beat();
         }
         let now = self.ours.now;
-        self.ours.order(n).tick(now);
+        self.ours.raft(n).tick(now);
         self.theirs.node(n).campaign().unwrap();
         self.settle();
     }
 
     fn propose(&mut self, n: usize, text: String) {
-        if self.ours.nodes[&n].order.role() != Role::Leader {
+        if self.ours.nodes[&n].raft.role() != Role::Leader {
             return;
         }
         let now = self.ours.now;
         let payload = Bytes::from(text.clone().into_bytes());
-        self.ours.order(n).append_control(now, EntryKind::Note, payload).unwrap();
+        self.ours.raft(n).append_control(now, EntryKind::Note, payload).unwrap();
         self.theirs.node(n).propose(Vec::new(), text.into_bytes()).unwrap();
         self.settle();
     }
@@ -184,7 +184,7 @@ impl Pair {
             return;
         }
         let now = self.ours.now;
-        self.ours.order(leader).transfer_leadership(now, id(to)).unwrap();
+        self.ours.raft(leader).transfer_leadership(now, id(to)).unwrap();
         self.theirs.node(leader).transfer_leader(to as u64);
         self.settle();
     }
@@ -198,10 +198,10 @@ impl Pair {
                 let apart = self.side[&a] != self.side[&b];
                 if apart {
                     self.ours.cut.insert((a, b));
-                    self.ours.order(a).peer_down(now, id(b));
+                    self.ours.raft(a).peer_down(now, id(b));
                 } else {
                     // Also where it was never gone: a leader that could not speak to a majority did not speak at all.
-                    self.ours.order(a).peer_up(now, id(b));
+                    self.ours.raft(a).peer_up(now, id(b));
                 }
             }
         }
@@ -228,23 +228,18 @@ impl Pair {
             let node = &self.ours.nodes[&n];
             let ours: Vec<_> = node.disk.entries.iter().map(|e| (e.index, e.term, contents(e))).collect();
             assert_eq!(ours, self.theirs.log(n), "the log of {n} after {:#?}", self.story);
-            assert_eq!(
-                node.order.role() == Role::Leader,
-                self.theirs.leads(n),
-                "{n} after {:#?}",
-                self.story
-            );
+            assert_eq!(node.raft.role() == Role::Leader, self.theirs.leads(n), "{n} after {:#?}", self.story);
         }
         let Some(leader) = self.leader().filter(|n| self.has_majority(*n)) else { return };
         for n in self.reach(leader) {
             let theirs = self.theirs.nodes[&n].raft.raft_log.committed;
-            assert_eq!(self.ours.nodes[&n].order.commit(), theirs, "member {n} after {:#?}", self.story);
+            assert_eq!(self.ours.nodes[&n].raft.commit(), theirs, "member {n} after {:#?}", self.story);
         }
     }
 }
 
-/// A story made of random steps.
-fn tell(seed: u64) -> (u64, u64) {
+/// Runs random steps on both.
+fn run(seed: u64) -> (u64, u64) {
     let mut state = seed;
     let mut below = move |n: u64| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -280,7 +275,7 @@ fn tell(seed: u64) -> (u64, u64) {
         pair.beat();
         pair.compare();
     }
-    let node = &pair.ours.nodes[&1].order;
+    let node = &pair.ours.nodes[&1].raft;
     (node.term(), node.commit())
 }
 
@@ -288,7 +283,7 @@ fn tell(seed: u64) -> (u64, u64) {
 fn another_raft_agrees() {
     let (mut terms, mut commits) = (0, 0);
     for seed in 1..=200 {
-        let (term, commit) = tell(seed);
+        let (term, commit) = run(seed);
         terms += term;
         commits += commit;
     }

@@ -34,10 +34,10 @@ impl Watched {
             }
             self.net.run(WINDOW / 10);
             for (at, follow) in &mut self.follows {
-                let order = &mut self.net.nodes.get_mut(at).unwrap().order;
-                if let Some((to, share)) = follow.look(order, self.net.now) {
+                let raft = &mut self.net.nodes.get_mut(at).unwrap().raft;
+                if let Some((to, share)) = follow.look(raft, self.net.now) {
                     assert!(share >= 90);
-                    order.transfer_leadership(self.net.now, to).unwrap();
+                    raft.transfer_leadership(self.net.now, to).unwrap();
                     follow.moved(self.net.now);
                     self.moves.push((self.net.now, *at, number(to)));
                 }
@@ -99,7 +99,7 @@ fn large_write_set_in_pieces_counts_as_one_commit() {
         // Its last part is what counts.
         let now = w.net.now;
         for _ in 0..30 {
-            w.net.order(2).propose(now, EntryKind::Piece, bytes::Bytes::from_static(b"piece"));
+            w.net.raft(2).propose(now, EntryKind::Piece, bytes::Bytes::from_static(b"piece"));
         }
         w.windows(1, &[]);
     }
@@ -111,7 +111,7 @@ fn large_write_set_in_pieces_counts_as_one_commit() {
     for _ in 0..REST {
         let now = w.net.now;
         for _ in 0..30 {
-            w.net.order(2).propose(now, EntryKind::Piece, bytes::Bytes::from_static(b"piece"));
+            w.net.raft(2).propose(now, EntryKind::Piece, bytes::Bytes::from_static(b"piece"));
         }
         w.windows(1, &[3]);
     }
@@ -150,8 +150,8 @@ fn leadership_stays_longer_after_operator_command() {
     let mut bytes = lockstep_core::codec::Writer::new();
     view.encode(&mut bytes);
     let now = w.net.now;
-    w.net.order(1).append_control(now, EntryKind::View, bytes.into_bytes()).unwrap();
-    w.net.order(1).transfer_leadership(now, id(3)).unwrap();
+    w.net.raft(1).append_control(now, EntryKind::View, bytes.into_bytes()).unwrap();
+    w.net.raft(1).transfer_leadership(now, id(3)).unwrap();
     w.net.run(WINDOW);
     assert_eq!(w.leader(), 3);
     w.windows(REST_AFTER_COMMAND - 2, &[2]);
@@ -174,9 +174,9 @@ fn writer_unable_to_lead_gets_no_leadership() {
 
     // A learner.
     let mut w = Watched::new(3);
-    let fewer = w.net.order(1).membership().with(member(2, lockstep_core::members::Role::Learner));
+    let fewer = w.net.raft(1).membership().with(member(2, lockstep_core::members::Role::Learner));
     let now = w.net.now;
-    w.net.order(1).change_membership(now, fewer).unwrap();
+    w.net.raft(1).change_membership(now, fewer).unwrap();
     w.windows(3 * REST, &[2]);
     assert_eq!((w.moves.len(), w.leader()), (0, 1));
 
@@ -186,8 +186,8 @@ fn writer_unable_to_lead_gets_no_leadership() {
     let mut bytes = lockstep_core::codec::Writer::new();
     policy.encode(&mut bytes);
     let now = w.net.now;
-    w.net.order(1).append_control(now, EntryKind::Policy, bytes.into_bytes()).unwrap();
+    w.net.raft(1).append_control(now, EntryKind::Policy, bytes.into_bytes()).unwrap();
     w.windows(3 * REST, &[2]);
     assert_eq!(w.moves, []);
-    assert_eq!(w.net.order(1).role(), Role::Leader);
+    assert_eq!(w.net.raft(1).role(), Role::Leader);
 }

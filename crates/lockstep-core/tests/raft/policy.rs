@@ -17,9 +17,9 @@ fn under(policy: Policy) -> Net {
 
 fn change(net: &mut Net, leader: usize, policy: Policy) {
     let now = net.now;
-    net.order(leader).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+    net.raft(leader).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
     net.settle();
-    assert_eq!(net.order(leader).committed_state().policy, policy);
+    assert_eq!(net.raft(leader).committed_state().policy, policy);
 }
 
 fn weak(kind: PolicyKind) -> Policy {
@@ -32,15 +32,15 @@ fn under_quorum_nothing_is_asked_for_but_to_be_committed() {
     net.propose(2, "a");
     net.settle();
     for n in 1..=3 {
-        assert_eq!(net.order(n).policy_index(), u64::MAX);
-        assert_eq!(net.order(n).early(), net.order(n).deliverable());
+        assert_eq!(net.raft(n).policy_index(), u64::MAX);
+        assert_eq!(net.raft(n).early(), net.raft(n).deliverable());
     }
 }
 
 #[test]
 fn async_leader_delivers_up_to_max_at_risk() {
     let mut net = under(weak(PolicyKind::Async));
-    let commit = net.order(1).commit();
+    let commit = net.raft(1).commit();
     net.isolate(1);
     for text in ["a", "b", "c"] {
         net.propose(1, text);
@@ -48,10 +48,10 @@ fn async_leader_delivers_up_to_max_at_risk() {
     net.drain(1);
     net.sync(1);
     net.drain(1);
-    assert_eq!(net.order(1).deliverable(), commit);
-    assert_eq!(net.order(1).early(), commit + 2, "no more than two at risk");
+    assert_eq!(net.raft(1).deliverable(), commit);
+    assert_eq!(net.raft(1).early(), commit + 2, "no more than two at risk");
     for n in 2..=3 {
-        assert_eq!(net.order(n).early(), net.order(n).deliverable(), "nobody else goes ahead");
+        assert_eq!(net.raft(n).early(), net.raft(n).deliverable(), "nobody else goes ahead");
     }
 }
 
@@ -60,7 +60,7 @@ fn async_leader_delivers_up_to_memory_limit() {
     let mut net = Net::with(3, |config| config.max_at_risk_bytes = 1000);
     net.elect(1);
     change(&mut net, 1, Policy { max_at_risk: 100, ..weak(PolicyKind::Async) });
-    let commit = net.order(1).commit();
+    let commit = net.raft(1).commit();
     net.isolate(1);
     let text = "x".repeat(300);
     for _ in 0..10 {
@@ -69,31 +69,31 @@ fn async_leader_delivers_up_to_memory_limit() {
         net.sync(1);
         net.drain(1);
     }
-    let size = net.order(1).entry(commit + 1).unwrap().size() as u64;
+    let size = net.raft(1).entry(commit + 1).unwrap().size() as u64;
     let ahead = 1000_u64.div_ceil(size);
-    assert_eq!(net.order(1).early(), commit + ahead, "each has {size} bytes");
-    assert_eq!(net.order(1).blocked_on(), Some((commit + ahead + 1, BlockedOn::Bytes(1000))));
+    assert_eq!(net.raft(1).early(), commit + ahead, "each has {size} bytes");
+    assert_eq!(net.raft(1).blocked_on(), Some((commit + ahead + 1, BlockedOn::Bytes(1000))));
     // A majority has them.
     net.heal();
     net.run(4 * HEARTBEAT);
-    assert_eq!(net.order(1).blocked_on(), None);
-    assert!(net.order(1).early() >= commit + 10);
+    assert_eq!(net.raft(1).blocked_on(), None);
+    assert!(net.raft(1).early() >= commit + 10);
 }
 
 #[test]
 fn async_leader_waits_for_entries_not_its_own_writes() {
     let mut net = under(Policy { max_at_risk: 100, ..weak(PolicyKind::Async) });
-    let commit = net.order(1).commit();
+    let commit = net.raft(1).commit();
     net.isolate(1);
     let now = net.now;
     net.propose(1, "a");
     net.drain(1);
-    net.order(1).append_control(now, EntryKind::Policy, Policy::default().to_payload()).unwrap();
+    net.raft(1).append_control(now, EntryKind::Policy, Policy::default().to_payload()).unwrap();
     net.propose(1, "b");
     net.drain(1);
     net.sync(1);
     net.drain(1);
-    assert_eq!(net.order(1).early(), commit + 1, "the policy waits for its commit, and what follows for it");
+    assert_eq!(net.raft(1).early(), commit + 1, "the policy waits for its commit, and what follows for it");
 }
 
 #[test]
@@ -101,18 +101,18 @@ fn semisync_waits_for_the_acks_that_it_asks_for() {
     let mut net = under(Policy { acks: 2, ..weak(PolicyKind::Semisync) });
     net.propose(1, "both have it");
     net.settle();
-    let last = net.order(1).last_index();
-    assert!(net.order(1).policy_index() >= last);
+    let last = net.raft(1).last_index();
+    assert!(net.raft(1).policy_index() >= last);
 
     net.isolate(3);
     net.propose(1, "only 2 has it");
     net.settle();
-    assert_eq!(net.order(1).commit(), last + 1, "a majority has it");
-    assert_eq!(net.order(1).policy_index(), last, "but not two others");
+    assert_eq!(net.raft(1).commit(), last + 1, "a majority has it");
+    assert_eq!(net.raft(1).policy_index(), last, "but not two others");
 
     // A change of policy lets those go who waited under the old one.
     change(&mut net, 1, Policy::default());
-    assert!(net.order(1).policy_index() > last);
+    assert!(net.raft(1).policy_index() > last);
 }
 
 #[test]
@@ -121,14 +121,14 @@ fn semisync_ack_on_persist_or_receive() {
         let mut net = under(Policy { on_receive, ..weak(PolicyKind::Semisync) });
         net.isolate(3);
         net.node(2).slow_disk = true;
-        let last = net.order(1).last_index();
+        let last = net.raft(1).last_index();
         net.propose(1, "in its memory");
         net.settle();
-        assert_eq!(net.order(1).policy_index() > last, on_receive);
-        assert_eq!(net.order(1).commit(), last, "a majority has it on disk, or it is not committed");
+        assert_eq!(net.raft(1).policy_index() > last, on_receive);
+        assert_eq!(net.raft(1).commit(), last, "a majority has it on disk, or it is not committed");
         net.sync(2);
         net.settle();
-        assert!(net.order(1).policy_index() > last && net.order(1).commit() > last);
+        assert!(net.raft(1).policy_index() > last && net.raft(1).commit() > last);
     }
 }
 
@@ -138,14 +138,14 @@ fn zone_acks_apply_to_all_policies_but_async() {
     for kind in [PolicyKind::Quorum, PolicyKind::Semisync, PolicyKind::Async] {
         let mut net = under(Policy { zone_acks: 1, max_at_risk: 100, ..weak(kind) });
         net.isolate(3);
-        let last = net.order(1).last_index();
+        let last = net.raft(1).last_index();
         net.propose(1, "in one zone");
         net.settle();
-        assert_eq!(net.order(1).commit(), last + 1);
-        assert_eq!(net.order(1).policy_index() > last, kind == PolicyKind::Async, "{kind:?}");
+        assert_eq!(net.raft(1).commit(), last + 1);
+        assert_eq!(net.raft(1).policy_index() > last, kind == PolicyKind::Async, "{kind:?}");
         net.heal();
         net.run(ELECTION);
-        assert!(net.order(1).policy_index() > last, "{kind:?}");
+        assert!(net.raft(1).policy_index() > last, "{kind:?}");
     }
 }
 
@@ -156,16 +156,16 @@ fn sole_voter_knows_last_replicated_seqno() {
     net.add(3, DiskImage::default(), |_| {});
     net.elect(1);
     let now = net.now;
-    assert_eq!(net.order(1).persisted_elsewhere(), None, "there is nobody else");
+    assert_eq!(net.raft(1).persisted_elsewhere(), None, "there is nobody else");
     let one = voters([1]).with(member(2, MemberRole::Learner));
-    net.order(1).change_membership(now, one.clone()).unwrap();
+    net.raft(1).change_membership(now, one.clone()).unwrap();
     net.settle();
-    net.order(1).change_membership(now, one.with(member(3, MemberRole::Learner))).unwrap();
+    net.raft(1).change_membership(now, one.with(member(3, MemberRole::Learner))).unwrap();
     net.settle();
     change(&mut net, 1, weak(PolicyKind::Async));
     let at_risk = |net: &mut Net| {
-        let elsewhere = net.order(1).persisted_elsewhere().expect("it leads alone");
-        net.order(1).committed_state().seqno - elsewhere
+        let elsewhere = net.raft(1).persisted_elsewhere().expect("it leads alone");
+        net.raft(1).committed_state().seqno - elsewhere
     };
     net.propose(1, "everywhere");
     net.settle();
@@ -196,7 +196,7 @@ fn show(net: &mut Net, leader: usize, members: &[usize]) {
     let mut w = lockstep_core::codec::Writer::new();
     lockstep_core::members::View { number: 1, members: shown.collect() }.encode(&mut w);
     let now = net.now;
-    net.order(leader).append_control(now, EntryKind::View, w.into_bytes()).unwrap();
+    net.raft(leader).append_control(now, EntryKind::View, w.into_bytes()).unwrap();
 }
 
 #[test]
@@ -214,14 +214,14 @@ fn stronger_policy_does_not_apply_backwards() {
         net.isolate(3);
         net.propose(1, "before");
         net.drain(1);
-        let before = net.order(1).last_index();
+        let before = net.raft(1).last_index();
         change(&mut net, 1, stronger);
-        let policy = net.order(1).last_index();
+        let policy = net.raft(1).last_index();
         net.propose(1, "after");
         net.settle();
-        assert_eq!((policy, net.order(1).commit()), (before + 1, before + 2));
+        assert_eq!((policy, net.raft(1).commit()), (before + 1, before + 2));
         for n in 1..=2 {
-            assert_eq!(net.order(n).policy_index(), policy, "{stronger:?} on {n}: 3 has neither");
+            assert_eq!(net.raft(n).policy_index(), policy, "{stronger:?} on {n}: 3 has neither");
         }
     }
 }
@@ -232,15 +232,15 @@ fn semisync_falls_back_and_returns_with_replicas() {
     net.isolate(3);
     net.propose(1, "a");
     net.settle();
-    let last = net.order(1).last_index();
-    assert!(net.order(1).policy_index() < last && !net.order(1).has_fallen_back());
+    let last = net.raft(1).last_index();
+    assert!(net.raft(1).policy_index() < last && !net.raft(1).has_fallen_back());
     net.run(ELECTION);
-    assert!(net.order(1).has_fallen_back());
-    assert!(net.order(2).has_fallen_back(), "the others hear of it");
-    assert!(net.order(1).policy_index() >= last);
+    assert!(net.raft(1).has_fallen_back());
+    assert!(net.raft(2).has_fallen_back(), "the others hear of it");
+    assert!(net.raft(1).policy_index() >= last);
     net.heal();
     net.run(3 * ELECTION);
-    assert!(!net.order(1).has_fallen_back() && !net.order(2).has_fallen_back());
+    assert!(!net.raft(1).has_fallen_back() && !net.raft(2).has_fallen_back());
 }
 
 #[test]
@@ -251,17 +251,17 @@ fn all_waits_for_every_member_of_the_view_learners_too() {
     change(&mut net, 1, Policy::of(PolicyKind::All));
     net.propose(2, "a");
     net.settle();
-    let first = net.order(1).last_index();
-    assert!(net.order(2).policy_index() >= first);
+    let first = net.raft(1).last_index();
+    assert!(net.raft(2).policy_index() >= first);
     net.isolate(3);
     net.propose(2, "b");
     net.settle();
-    assert_eq!(net.order(2).commit(), first + 1);
-    assert_eq!(net.order(2).policy_index(), first, "3 does not have it");
+    assert_eq!(net.raft(2).commit(), first + 1);
+    assert_eq!(net.raft(2).policy_index(), first, "3 does not have it");
     // It is taken out of the view: nobody waits for it any more.
     show(&mut net, 1, &[1, 2]);
     net.settle();
-    assert!(net.order(2).policy_index() > first);
+    assert!(net.raft(2).policy_index() > first);
 }
 
 #[test]
@@ -271,17 +271,17 @@ fn new_leader_takes_tail_of_learner() {
     net.elect(1);
     let now = net.now;
     let with = voters([1, 2, 3]).with(member(4, MemberRole::Learner));
-    net.order(1).change_membership(now, with).unwrap();
+    net.raft(1).change_membership(now, with).unwrap();
     net.settle();
     change(&mut net, 1, weak(PolicyKind::Semisync));
-    let commit = net.order(1).commit();
+    let commit = net.raft(1).commit();
     // The leader reaches the learner only.
     net.isolate(2);
     net.isolate(3);
     net.propose(1, "acknowledged");
     net.settle();
-    assert_eq!(net.order(1).commit(), commit);
-    assert_eq!(net.order(1).early(), commit + 1, "one other member has it");
+    assert_eq!(net.raft(1).commit(), commit);
+    assert_eq!(net.raft(1).early(), commit + 1, "one other member has it");
 
     net.crash(1);
     net.heal();
@@ -299,19 +299,19 @@ fn given_alone(net: &mut Net) -> lockstep_core::Seqno {
     net.drain(1);
     net.sync(1);
     net.drain(1);
-    net.order(1).tail_state().seqno
+    net.raft(1).tail_state().seqno
 }
 
 #[test]
 fn lost_tail_is_rescued_and_its_seqnos_left_out() {
     let mut net = under(weak(PolicyKind::Async));
     let given = given_alone(&mut net);
-    assert_eq!(net.order(1).early(), net.order(1).last_index());
+    assert_eq!(net.raft(1).early(), net.raft(1).last_index());
     net.run(6 * ELECTION);
-    let successor = (2..=3).find(|n| net.order(*n).role() == Role::Leader).expect("somebody takes over");
-    assert!(net.order(successor).tail_state().seqno > given, "no seqno means two things");
+    let successor = (2..=3).find(|n| net.raft(*n).role() == Role::Leader).expect("somebody takes over");
+    assert!(net.raft(successor).tail_state().seqno > given, "no seqno means two things");
     assert_eq!(
-        net.order(successor).tail_state().leader,
+        net.raft(successor).tail_state().leader,
         id(successor),
         "the view that leaves them out names its leader"
     );
@@ -331,31 +331,31 @@ fn lost_tail_is_rescued_and_its_seqnos_left_out() {
 #[test]
 fn absent_member_learns_left_out_seqnos() {
     let mut net = under(weak(PolicyKind::Async));
-    let commit = net.order(1).commit();
-    let before = net.order(1).tail_state().seqno;
+    let commit = net.raft(1).commit();
+    let before = net.raft(1).tail_state().seqno;
     let given = given_alone(&mut net);
     // It reads back that all before it was committed: that is not in memory then.
     assert_eq!(net.node(1).disk.commit_hint, commit);
     net.crash(1);
     net.run(6 * ELECTION);
     net.restart(1);
-    assert_eq!(net.order(1).gap_around(given), None, "nobody has told it yet");
+    assert_eq!(net.raft(1).gap_around(given), None, "nobody has told it yet");
     net.heal();
     net.run(2 * ELECTION);
     let left_out = |net: &mut Net| {
-        let gap = net.order(1).gap_around(given).expect("its database may be where the cluster never was");
+        let gap = net.raft(1).gap_around(given).expect("its database may be where the cluster never was");
         assert!(gap.before == before && gap.after > given, "{gap:?}, {before} before {given}");
         assert_eq!(gap.index, commit + 1, "the view is where the first one was that is lost");
-        assert_eq!(net.order(1).gap_around(gap.before), None);
-        assert_eq!(net.order(1).gap_around(gap.after), None);
+        assert_eq!(net.raft(1).gap_around(gap.before), None);
+        assert_eq!(net.raft(1).gap_around(gap.after), None);
         gap
     };
     let told = left_out(&mut net);
-    assert_eq!(net.order(1).left_out().collect::<Vec<_>>(), [(told.before + 1, told.after - 1)]);
+    assert_eq!(net.raft(1).left_out().collect::<Vec<_>>(), [(told.before + 1, told.after - 1)]);
     net.crash(1);
     net.restart(1);
     assert_eq!(left_out(&mut net), told, "it reads it back");
-    net.order(1).log_trimmed(told.index + 1);
+    net.raft(1).log_trimmed(told.index + 1);
     assert_eq!(left_out(&mut net), told, "its segment is still there");
 }
 
@@ -366,23 +366,23 @@ fn only_the_learner_has_it(texts: &[String], adjust: fn(&mut Config)) -> Net {
     net.elect(1);
     let now = net.now;
     let with = voters([1, 2, 3]).with(member(4, MemberRole::Learner));
-    net.order(1).change_membership(now, with).unwrap();
+    net.raft(1).change_membership(now, with).unwrap();
     net.settle();
     change(&mut net, 1, Policy { max_at_risk: 100, ..weak(PolicyKind::Semisync) });
-    let commit = net.order(1).commit();
+    let commit = net.raft(1).commit();
     net.isolate(2);
     net.isolate(3);
     for text in texts {
         net.propose(1, text);
         net.settle();
     }
-    assert_eq!(net.order(1).early(), commit + texts.len() as u64);
+    assert_eq!(net.raft(1).early(), commit + texts.len() as u64);
     net.crash(1);
     net.heal();
     for (a, b) in [(2, 3), (2, 4), (3, 4)] {
         let now = net.now;
-        net.order(a).peer_up(now, id(b));
-        net.order(b).peer_up(now, id(a));
+        net.raft(a).peer_up(now, id(b));
+        net.raft(b).peer_up(now, id(a));
     }
     net
 }
@@ -422,7 +422,7 @@ fn lost_tail_query_is_repeated() {
         net.run(ELECTION / 2);
         net.settle();
         let successor = net.leader().expect("somebody takes over");
-        assert_eq!(net.order(successor).term(), term, "in one campaign, although {message:?} was lost");
+        assert_eq!(net.raft(successor).term(), term, "in one campaign, although {message:?} was lost");
         assert!(net.texts().contains(&"acknowledged".to_string()), "{message:?} was lost: {:?}", net.texts());
     }
 }
@@ -444,11 +444,7 @@ fn tail_is_fetched_in_few_round_trips() {
         let asked = std::mem::take(&mut net.held);
         trips += usize::from(!asked.is_empty());
         net.wire.extend(asked);
-        assert!(
-            trips <= 10,
-            "{} of them have come",
-            net.order(2).last_index().max(net.order(3).last_index())
-        );
+        assert!(trips <= 10, "{} of them have come", net.raft(2).last_index().max(net.raft(3).last_index()));
     }
     assert!(trips > 1, "little is sent at first");
     net.hold = None;
@@ -503,12 +499,12 @@ fn ten_on_a_slow_disk(timeout: Micros) -> (Net, Index) {
     let mut net = under(Policy { timeout, ..weak(PolicyKind::Semisync) });
     net.isolate(3);
     net.node(2).slow_disk = true;
-    let first = net.order(1).last_index() + 1;
+    let first = net.raft(1).last_index() + 1;
     for n in 0..10 {
         net.propose(1, &format!("{n}"));
         net.quiet();
     }
-    assert_eq!((net.order(1).last_index(), net.node(2).writes.len()), (first + 9, 10));
+    assert_eq!((net.raft(1).last_index(), net.node(2).writes.len()), (first + 9, 10));
     (net, first)
 }
 
@@ -520,21 +516,21 @@ fn semisync_falls_back_where_acks_come_steadily_and_ever_later() {
     net.run(timeout * 9 / 10);
     net.sync_one(2);
     net.settle();
-    assert!(net.order(1).policy_index() == first && !net.order(1).has_fallen_back());
+    assert!(net.raft(1).policy_index() == first && !net.raft(1).has_fallen_back());
     net.run(timeout / 10);
     assert!(net.now < began + timeout * 11 / 10);
-    assert!(net.order(1).has_fallen_back(), "the second has waited for as long as the first");
-    assert!(net.order(1).policy_index() >= first + 9);
+    assert!(net.raft(1).has_fallen_back(), "the second has waited for as long as the first");
+    assert!(net.raft(1).policy_index() >= first + 9);
     // Each ack comes sooner than the timeout, and the last that was written at the fallback waits for it still.
     for n in 1..9 {
         net.run(timeout * 9 / 10);
         net.sync_one(2);
         net.settle();
-        assert!(net.order(1).has_fallen_back(), "{n} of ten");
+        assert!(net.raft(1).has_fallen_back(), "{n} of ten");
     }
     net.node(2).slow_disk = false;
     net.run(2 * timeout);
-    assert!(!net.order(1).has_fallen_back(), "there is no backlog any more");
+    assert!(!net.raft(1).has_fallen_back(), "there is no backlog any more");
 }
 
 #[test]
@@ -547,11 +543,11 @@ fn later_commit_has_its_own_timeout() {
     // All ten, but not the later one.
     (0..10).for_each(|_| assert!(net.sync_one(2)));
     net.settle();
-    assert_eq!(net.order(1).policy_index(), first + 9);
+    assert_eq!(net.raft(1).policy_index(), first + 9);
     net.run(timeout / 3);
-    assert!(!net.order(1).has_fallen_back(), "it waits for half as long only");
+    assert!(!net.raft(1).has_fallen_back(), "it waits for half as long only");
     net.run(timeout / 2);
-    assert!(net.order(1).has_fallen_back());
+    assert!(net.raft(1).has_fallen_back());
 }
 
 #[test]
@@ -582,7 +578,7 @@ fn candidate_waits_boundedly_for_slow_disk() {
 fn candidate_waits_for_far_member_not_for_silent_one() {
     for (rtt, there) in [(3 * ELECTION / 4, true), (0, false)] {
         let mut net = only_the_learner_has_it(&["acknowledged".into()], |_| {});
-        (2..=3).for_each(|n| net.order(n).set_longest_rtt(rtt));
+        (2..=3).for_each(|n| net.raft(n).set_longest_rtt(rtt));
         // Its replies are slow; a silent member is not waited for.
         net.hold = Some(|from, _, _| from == 4);
         let mut led_after = None;
@@ -611,16 +607,16 @@ fn uncommitted_timeout_does_not_release_commits() {
     net.node(3).slow_disk = true;
     net.propose(1, "waits for an ack");
     net.settle();
-    let waits = net.order(1).last_index();
-    assert!(net.order(1).early() < waits);
+    let waits = net.raft(1).last_index();
+    assert!(net.raft(1).early() < waits);
     // It is in nobody else's log on disk, and may be lost with its leader.
     let now = net.now;
     let policy = Policy { timeout: HEARTBEAT, ..weak(PolicyKind::Semisync) };
-    net.order(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+    net.raft(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
     net.run(3 * HEARTBEAT);
-    assert_eq!(net.order(1).committed_state().policy.timeout, 0);
+    assert_eq!(net.raft(1).committed_state().policy.timeout, 0);
     assert!(
-        net.order(1).early() < waits && net.order(1).policy_index() < waits,
+        net.raft(1).early() < waits && net.raft(1).policy_index() < waits,
         "answered though the policy that it waits under has no timeout"
     );
 }
@@ -628,19 +624,19 @@ fn uncommitted_timeout_does_not_release_commits() {
 #[test]
 fn ack_of_member_outside_recovery_does_not_count() {
     let mut net = under(weak(PolicyKind::Semisync));
-    let commit = net.order(1).commit();
+    let commit = net.raft(1).commit();
     net.isolate(2);
     net.isolate(3);
     net.propose(1, "acknowledged");
     net.settle();
-    assert_eq!(net.order(1).early(), commit);
+    assert_eq!(net.raft(1).early(), commit);
     // A learner joins: its membership is with the leader and with itself only.
     net.add(4, DiskImage::default(), |_| {});
     let now = net.now;
     let with = voters([1, 2, 3]).with(member(4, MemberRole::Learner));
-    net.order(1).change_membership(now, with).unwrap();
+    net.raft(1).change_membership(now, with).unwrap();
     net.settle();
-    let answered = net.order(1).early() > commit;
+    let answered = net.raft(1).early() > commit;
     net.crash(1);
     net.heal();
     net.run(6 * ELECTION);

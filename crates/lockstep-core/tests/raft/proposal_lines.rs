@@ -11,7 +11,7 @@ fn far(bytes_per_ms: u64) -> Lines {
 }
 
 fn committed(lines: &Lines, n: usize) -> bool {
-    lines.net.nodes[&n].order.outstanding() == (0, 0)
+    lines.net.nodes[&n].raft.outstanding() == (0, 0)
 }
 
 /// Proposes from 3, waits until that is committed, and says how many copies have gone to the leader.
@@ -61,7 +61,7 @@ fn steady_proposals_after_false_reconnect_are_sent_once() {
     };
     steady(&mut lines);
     let now = lines.net.now;
-    lines.net.order(3).peer_up(now, id(1));
+    lines.net.raft(3).peer_up(now, id(1));
     steady(&mut lines);
     let copies = lines.proposed[&(3, 1)] as f64 / (2.0 * 1000.0 * 1000.0);
     assert!(copies < 1.2, "{copies} copies");

@@ -26,7 +26,7 @@ fn proposal_resent_after_leader_change_is_appended_once() {
         net.restart(1);
         net.run(2 * ELECTION);
         assert_eq!(net.texts(), ["once"], "lost: {lost}");
-        assert_eq!(net.order(2).outstanding(), (0, 0));
+        assert_eq!(net.raft(2).outstanding(), (0, 0));
     }
 }
 
@@ -43,7 +43,7 @@ fn duplicates_and_gaps_are_refused() {
                 payload: bytes::Bytes::copy_from_slice(text.as_bytes()),
             })
             .collect();
-        let term = net.order(1).term();
+        let term = net.raft(1).term();
         net.deliver(2, 1, Message::Propose { term, incarnation, first, proposals });
         net.settle();
     };
@@ -81,7 +81,7 @@ fn lost_proposals_are_resent_in_order() {
     net.drain(2);
     net.wire.clear();
     let now = net.now;
-    net.order(2).peer_up(now, id(1));
+    net.raft(2).peer_up(now, id(1));
     net.settle();
     assert_eq!(net.texts().len(), 4);
 }
@@ -100,7 +100,7 @@ fn proposal_lost_after_long_outage_is_sent_again_soon() {
         net.heal();
         if reconnects {
             let now = net.now;
-            net.order(2).peer_up(now, id(1));
+            net.raft(2).peer_up(now, id(1));
         }
         net.run(2 * ELECTION);
         assert_eq!(net.texts(), ["1"], "reconnects: {reconnects}");
@@ -146,7 +146,7 @@ fn first_proposal_during_failed_transfer_is_sent_again() {
     net.propose(1, "own");
     net.settle();
     let now = net.now;
-    net.order(1).transfer_leadership(now, id(3)).unwrap();
+    net.raft(1).transfer_leadership(now, id(3)).unwrap();
     net.propose(2, "other");
     net.run(3 * ELECTION);
     assert_eq!(net.texts(), ["own", "other"]);
@@ -164,8 +164,8 @@ fn proposals_held_by_leader_are_not_resent() {
     });
     net.propose(2, "there");
     net.settle();
-    assert_eq!(net.order(1).last_index(), net.order(2).last_index() + 1);
-    let (term, incarnation) = (net.order(1).term(), net.nodes[&2].incarnation);
+    assert_eq!(net.raft(1).last_index(), net.raft(2).last_index() + 1);
+    let (term, incarnation) = (net.raft(1).term(), net.nodes[&2].incarnation);
     for number in [1, 0] {
         net.deliver(1, 2, Message::ProposeReply { term, incarnation, number });
     }
@@ -179,7 +179,7 @@ fn proposals_held_by_leader_are_not_resent() {
     net.hold = None;
     net.run(4 * ELECTION);
     assert_eq!(net.texts(), ["there"]);
-    assert_eq!(net.order(2).outstanding(), (0, 0));
+    assert_eq!(net.raft(2).outstanding(), (0, 0));
 }
 
 #[test]
@@ -192,13 +192,13 @@ fn only_what_was_never_sent_can_be_withdrawn() {
     net.settle();
     net.isolate(2);
     net.run(3 * ELECTION);
-    assert_eq!(net.order(2).leader(), None);
+    assert_eq!(net.raft(2).leader(), None);
     assert_eq!(net.propose(2, "not sent"), 2);
     assert_eq!(net.propose(2, "nor this"), 3);
     net.settle();
-    assert_eq!(net.order(2).withdraw_unsent(), Some(2));
-    assert_eq!(net.order(2).withdraw_unsent(), None);
-    assert_eq!(net.order(2).outstanding().0, 1);
+    assert_eq!(net.raft(2).withdraw_unsent(), Some(2));
+    assert_eq!(net.raft(2).withdraw_unsent(), None);
+    assert_eq!(net.raft(2).outstanding().0, 1);
     assert_eq!(net.propose(2, "another"), 2);
     net.hold = None;
     net.heal();
@@ -218,11 +218,11 @@ fn deposed_leaders_proposals_go_to_successor() {
         net.settle();
     }
     net.run(4 * ELECTION);
-    assert_eq!(net.order(1).withdraw_unsent(), None, "they may still win");
+    assert_eq!(net.raft(1).withdraw_unsent(), None, "they may still win");
     net.heal();
     net.run(2 * ELECTION);
     assert_eq!(net.texts(), ["0", "1", "2"]);
-    assert_eq!(net.order(1).outstanding(), (0, 0));
+    assert_eq!(net.raft(1).outstanding(), (0, 0));
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn proposal_backlog_reaches_new_leader_gradually() {
     net.wire.clear();
     net.heal();
     let now = net.now;
-    net.order(2).peer_up(now, id(1));
+    net.raft(2).peer_up(now, id(1));
     net.drain(2);
     let first: usize = sent(&net).iter().sum();
     assert!((1..16 << 10).contains(&first), "{first}");
@@ -291,10 +291,10 @@ fn first_window_applies_to_leader_known_by_reply() {
     }
     net.drain(2);
     net.wire.clear();
-    let (term, incarnation) = (net.order(1).term() + 1, net.nodes[&2].incarnation);
+    let (term, incarnation) = (net.raft(1).term() + 1, net.nodes[&2].incarnation);
     net.deliver(3, 2, Message::ProposeReply { term, incarnation, number: 100 });
     net.drain(2);
-    assert_eq!(net.order(2).leader(), Some(id(3)));
+    assert_eq!(net.raft(2).leader(), Some(id(3)));
     let sent: usize = net
         .wire
         .iter()
@@ -318,5 +318,5 @@ fn new_incarnation_starts_new_session() {
     assert_eq!(net.propose(2, "second life"), 1);
     net.run(HEARTBEAT);
     assert_eq!(net.texts(), ["first life", "second life"]);
-    assert_eq!(net.order(2).role(), Role::Follower);
+    assert_eq!(net.raft(2).role(), Role::Follower);
 }

@@ -6,7 +6,7 @@ use lockstep_core::*;
 
 fn read(net: &mut Net, n: usize) -> u64 {
     let now = net.now;
-    net.order(n).read_index(now)
+    net.raft(n).read_index(now)
 }
 
 fn answer(net: &Net, n: usize, wanted: u64) -> Option<Option<Index>> {
@@ -23,7 +23,7 @@ fn everybody_learns_what_a_read_must_see() {
     net.elect(1);
     net.propose(2, "x");
     net.settle();
-    let last = net.order(1).last_index();
+    let last = net.raft(1).last_index();
     let contexts: Vec<u64> = (1..=3).map(|n| read(&mut net, n)).collect();
     let second = read(&mut net, 3);
     net.settle();
@@ -46,9 +46,9 @@ fn read_sees_entries_not_known_committed_by_leader() {
     });
     net.propose(2, "x");
     net.settle();
-    let last = net.order(2).last_index();
-    assert_eq!(net.order(2).commit(), last);
-    assert_eq!(net.order(1).commit(), last - 1);
+    let last = net.raft(2).last_index();
+    assert_eq!(net.raft(2).commit(), last);
+    assert_eq!(net.raft(1).commit(), last - 1);
     let context = read(&mut net, 1);
     net.hold = None;
     net.settle();
@@ -66,7 +66,7 @@ fn deposed_leader_does_not_answer_reads() {
     net.elect(2);
     net.propose(2, "1 has not heard of this");
     net.settle();
-    assert_eq!(net.order(1).role(), Role::Leader, "it does not know");
+    assert_eq!(net.raft(1).role(), Role::Leader, "it does not know");
     let own = read(&mut net, 1);
     net.settle();
     assert_eq!(answer(&net, 1, own), None);
@@ -75,7 +75,7 @@ fn deposed_leader_does_not_answer_reads() {
     assert_eq!(answer(&net, 1, own), Some(None), "it failed");
     let again = read(&mut net, 1);
     net.settle();
-    assert_eq!(answer(&net, 1, again), Some(Some(net.nodes[&2].order.last_index())));
+    assert_eq!(answer(&net, 1, again), Some(Some(net.nodes[&2].raft.last_index())));
 }
 
 /// Late answers to what the deposed leader asked in its time are from before the question.

@@ -15,7 +15,7 @@ fn five() -> Net {
 }
 
 fn via(net: &Net, n: usize) -> Option<usize> {
-    let progress = net.nodes[&1].order.progress();
+    let progress = net.nodes[&1].raft.progress();
     progress.iter().find(|peer| peer.id == id(n)).and_then(|peer| peer.via).map(number)
 }
 
@@ -70,9 +70,9 @@ fn single_or_old_member_zone_gets_no_relay() {
 
     let mut net = Net::new(5);
     for n in 1..=5 {
-        net.order(n).set_relaying(true);
+        net.raft(n).set_relaying(true);
         for other in [1, 2, 3, 4].into_iter().filter(|other| *other != n) {
-            net.order(n).peer_relays(id(other));
+            net.raft(n).peer_relays(id(other));
         }
     }
     net.elect(1);
@@ -80,7 +80,7 @@ fn single_or_old_member_zone_gets_no_relay() {
     assert_eq!(copies(&mut net, "a"), [(2, vec![]), (3, vec![4]), (5, vec![])]);
     all_have(&mut net, "a");
 
-    net.order(1).set_relaying(false);
+    net.raft(1).set_relaying(false);
     let mut direct = copies(&mut net, "b");
     direct.sort();
     assert_eq!(direct, [(2, vec![]), (3, vec![]), (4, vec![]), (5, vec![])]);
@@ -99,7 +99,7 @@ fn lost_relay_is_replaced_without_gap() {
     net.crash(3);
     let now = net.now;
     for n in [1, 2, 4, 5] {
-        net.order(n).peer_down(now, id(3));
+        net.raft(n).peer_down(now, id(3));
     }
     net.quiet();
     assert!(net.delivered(4).contains(&"a".into()) && net.delivered(5).contains(&"a".into()), "at once");
@@ -108,8 +108,8 @@ fn lost_relay_is_replaced_without_gap() {
     net.restart(3);
     let now = net.now;
     for n in [1, 2, 4, 5] {
-        net.order(n).peer_up(now, id(3));
-        net.order(n).peer_relays(id(3));
+        net.raft(n).peer_up(now, id(3));
+        net.raft(n).peer_relays(id(3));
     }
     net.run(2 * HEARTBEAT);
     let mut got = copies(&mut net, "c");
@@ -157,7 +157,7 @@ fn relay_forwards_before_its_own_sync() {
     }
     assert_eq!(net.delivered(4).len(), 5);
     assert_eq!(net.delivered(5).len(), 5);
-    assert_eq!(net.order(3).persisted() + 5, net.order(1).last_index());
+    assert_eq!(net.raft(3).persisted() + 5, net.raft(1).last_index());
     net.sync(3);
     net.settle();
     assert_eq!(net.delivered(3).len(), 5);
@@ -173,11 +173,11 @@ fn reordered_relayed_entries_are_kept() {
         net.quiet();
     }
     assert_eq!(net.held.len(), 4);
-    let committed = net.order(1).commit();
+    let committed = net.raft(1).commit();
     // A heartbeat brings the news of the commit before the entries.
     net.now += HEARTBEAT;
     let now = net.now;
-    net.order(1).tick(now);
+    net.raft(1).tick(now);
     net.hold = Some(|from, to, m| {
         matches!(m, Message::Reject { .. }) || (to == 4 && from == 3 && matches!(m, Message::Relayed { .. }))
     });
@@ -185,12 +185,12 @@ fn reordered_relayed_entries_are_kept() {
     net.hold = None;
     let held = std::mem::take(&mut net.held);
     assert!(held.iter().all(|(_, _, m)| matches!(m, Message::Relayed { .. })));
-    assert!(net.order(4).commit() < committed);
+    assert!(net.raft(4).commit() < committed);
     for (from, to, message) in held.into_iter().rev() {
         net.deliver(from, to, message);
         net.quiet();
     }
-    assert_eq!(net.order(4).commit(), committed, "with the last piece, without another word of the leader's");
+    assert_eq!(net.raft(4).commit(), committed, "with the last piece, without another word of the leader's");
     assert_eq!(net.delivered(4), net.delivered(1));
 }
 
@@ -213,7 +213,7 @@ fn brought_late(adjust: fn(&mut Config)) {
     net.crash(1);
     net.crash(3);
     net.heal();
-    let last = net.order(4).last_index();
+    let last = net.raft(4).last_index();
     net.hold = Some(|_, to, m| {
         to == 4 && matches!(m, Message::Append { .. } | Message::Relay { .. } | Message::Relayed { .. })
     });
@@ -222,7 +222,7 @@ fn brought_late(adjust: fn(&mut Config)) {
     net.settle();
     // It has heard that 2 leads, and has none of its entries yet.
     let heard = Message::Append {
-        term: net.order(2).term(),
+        term: net.raft(2).term(),
         prev_index: last,
         prev_term: *term,
         commit: last,
@@ -233,12 +233,12 @@ fn brought_late(adjust: fn(&mut Config)) {
     net.deliver(2, 4, heard);
     for term in [*term, *term + 10] {
         net.deliver(3, 4, Message::Relayed { term, carried: carried.clone() });
-        assert_eq!(net.order(4).last_index(), last, "an entry that 2 has not");
+        assert_eq!(net.raft(4).last_index(), last, "an entry that 2 has not");
     }
     let wrong = Carried { prev_term: carried.prev_term + 7, ..carried.clone() };
-    let term = net.order(2).term();
+    let term = net.raft(2).term();
     net.deliver(3, 4, Message::Relayed { term, carried: wrong });
-    assert_eq!(net.order(4).last_index(), last, "one that follows what its log has not");
+    assert_eq!(net.raft(4).last_index(), last, "one that follows what its log has not");
     net.hold = None;
     net.run(4 * HEARTBEAT);
     net.restart(1);
@@ -304,7 +304,7 @@ fn returning_member_is_relayed_after_catch_up() {
     net.run(2 * HEARTBEAT);
     net.crash(5);
     let now = net.now;
-    (1..=4).for_each(|n| net.order(n).peer_down(now, id(5)));
+    (1..=4).for_each(|n| net.raft(n).peer_down(now, id(5)));
     for n in 0..100 {
         net.propose(1, &format!("{n:0100}"));
         net.settle();
@@ -312,8 +312,8 @@ fn returning_member_is_relayed_after_catch_up() {
     net.restart(5);
     let now = net.now;
     for n in 1..=4 {
-        net.order(n).peer_up(now, id(5));
-        net.order(n).peer_relays(id(5));
+        net.raft(n).peer_up(now, id(5));
+        net.raft(n).peer_relays(id(5));
     }
     net.run(4 * HEARTBEAT);
     assert_eq!(via(&net, 5), Some(3));
@@ -332,12 +332,12 @@ fn entries_passed_on_by_somebody_of_another_zone_are_not_taken() {
         net.quiet();
         net.hold = None;
         let held = std::mem::take(&mut net.held);
-        let before = net.nodes[&4].order.last_index();
+        let before = net.nodes[&4].raft.last_index();
         for (_, _, message) in held {
             net.deliver(from, 4, message);
         }
         net.drain(4);
-        assert_eq!(net.nodes[&4].order.last_index() > before, from == 3, "from {from}");
+        assert_eq!(net.nodes[&4].raft.last_index() > before, from == 3, "from {from}");
     }
 }
 
@@ -363,18 +363,18 @@ fn follower_without_leader_keeps_relayed_entries() {
     let now = net.now;
     // Nobody hears what it asks.
     net.isolate(4);
-    net.order(4).tick(now);
+    net.raft(4).tick(now);
     net.drain(4);
     net.wire.clear();
     net.heal();
-    assert_eq!((net.order(4).role(), net.order(4).leader()), (Role::PreCandidate, None));
-    let before = net.order(4).last_index();
+    assert_eq!((net.raft(4).role(), net.raft(4).leader()), (Role::PreCandidate, None));
+    let before = net.raft(4).last_index();
     for (from, to, message) in held {
         net.deliver(from, to, message);
     }
-    assert_eq!(net.order(4).last_index(), before);
-    let (term, commit) = (net.order(1).term(), net.order(4).commit());
-    let prev_term = net.order(4).term_at(commit).unwrap();
+    assert_eq!(net.raft(4).last_index(), before);
+    let (term, commit) = (net.raft(1).term(), net.raft(4).commit());
+    let prev_term = net.raft(4).term_at(commit).unwrap();
     let entries = Vec::new();
     let heard = Message::Append {
         term,
@@ -386,7 +386,7 @@ fn follower_without_leader_keeps_relayed_entries() {
         entries,
     };
     net.deliver(1, 4, heard);
-    assert_eq!(net.order(4).last_index(), before + 2);
+    assert_eq!(net.raft(4).last_index(), before + 2);
 }
 
 /// Kept appends are bounded: appends without new entries are dropped, and duplicates are kept once.
@@ -407,8 +407,8 @@ fn relayed_duplicates_take_no_memory() {
         let third = Carried { prev_index: carried.prev_index + 100, ..carried.clone() };
         net.deliver(3, 4, Message::Relayed { term: *term, carried: third });
     }
-    let before = net.order(4).last_index();
+    let before = net.raft(4).last_index();
     net.deliver(3, 4, second.clone());
     net.deliver(3, 4, first.clone());
-    assert_eq!(net.order(4).last_index(), before + 2);
+    assert_eq!(net.raft(4).last_index(), before + 2);
 }

@@ -105,7 +105,7 @@ fn stopped_relay_is_replaced_within_election_timeout() {
     let leader = lines.net.leader().unwrap();
     assert_eq!(leader, 1);
     for _ in 0..5 {
-        let term = lines.net.order(1).term();
+        let term = lines.net.raft(1).term();
         let relays = lines.relays_now();
         assert_eq!(relays.len(), 1);
         lines.frozen.extend(relays.clone());
@@ -113,15 +113,15 @@ fn stopped_relay_is_replaced_within_election_timeout() {
         lines.run(MS);
         let last = lines.has(1);
         let others = move |lines: &Lines| {
-            (3..=5).filter(|n| !relays.contains(n)).all(|n| lines.net.nodes[&n].order.commit() >= last)
+            (3..=5).filter(|n| !relays.contains(n)).all(|n| lines.net.nodes[&n].raft.commit() >= last)
         };
         let took = lines.until(10 * SECOND, others);
         assert!(took < ELECTION + 2 * HEARTBEAT, "{took} µs");
         lines.run(3 * SECOND);
-        assert_eq!(lines.net.order(1).term(), term);
+        assert_eq!(lines.net.raft(1).term(), term);
         lines.frozen.clear();
         lines.run(20 * SECOND);
-        assert_eq!(lines.net.order(1).term(), term);
+        assert_eq!(lines.net.raft(1).term(), term);
         assert!(all_have_all(&lines));
     }
 }

@@ -53,14 +53,14 @@ fn new_leader_repairs_logs_of_raft_figure_7() {
         net.isolate(4);
         net.isolate(5);
         net.elect(1);
-        assert_eq!(net.order(1).term(), 8);
+        assert_eq!(net.raft(1).term(), 8);
         net.heal();
         net.run(10 * HEARTBEAT);
         let want = net.nodes[&1].disk.entries.clone();
         assert_eq!(want.len(), 11, "ten of before, and its own first");
         for n in 2..=7 {
             assert_eq!(net.nodes[&n].disk.entries, want, "member {n}, small messages: {small}");
-            assert_eq!(net.order(n).commit(), 11);
+            assert_eq!(net.raft(n).commit(), 11);
         }
     }
 }
@@ -121,7 +121,7 @@ fn late_rejections_do_not_resend_the_window_again() {
     let (from, to, first) = rejections.next().unwrap();
     net.deliver(from, to, first);
     net.quiet();
-    assert_eq!(net.order(3).last_index(), net.order(1).last_index(), "sent again");
+    assert_eq!(net.raft(3).last_index(), net.raft(1).last_index(), "sent again");
     for (from, to, late) in rejections {
         net.deliver(from, to, late);
         net.drain(1);
@@ -145,7 +145,7 @@ fn next_heartbeat_repairs_loss_in_resent_window() {
     net.held.clear();
     net.propose(1, "rejected, then a probe");
     net.quiet();
-    assert_eq!(net.order(3).last_index(), net.order(1).last_index());
+    assert_eq!(net.raft(3).last_index(), net.raft(1).last_index());
     net.hold = Some(lose_appends);
     net.propose(1, "lost again");
     net.settle();
@@ -153,7 +153,7 @@ fn next_heartbeat_repairs_loss_in_resent_window() {
     net.held.clear();
     net.propose(1, "rejected");
     net.run(2 * HEARTBEAT);
-    assert_eq!(net.order(3).last_index(), net.order(1).last_index());
+    assert_eq!(net.raft(3).last_index(), net.raft(1).last_index());
 }
 
 /// The message that told of the commit is lost, and nothing follows it but heartbeats.
@@ -167,10 +167,10 @@ fn next_heartbeat_repairs_lost_commit_message() {
     net.settle();
     net.held.clear();
     net.hold = None;
-    let last = net.order(1).last_index();
-    assert_eq!((net.order(3).last_index(), net.order(3).commit()), (last, last - 1));
+    let last = net.raft(1).last_index();
+    assert_eq!((net.raft(3).last_index(), net.raft(3).commit()), (last, last - 1));
     net.run(2 * HEARTBEAT);
-    assert_eq!(net.order(3).commit(), last);
+    assert_eq!(net.raft(3).commit(), last);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn lost_messages_with_entries_are_sent_again() {
         }
         net.heal();
         net.run(2 * HEARTBEAT);
-        assert_eq!(net.order(3).commit(), net.nodes[&1].order.last_index());
+        assert_eq!(net.raft(3).commit(), net.nodes[&1].raft.last_index());
     }
 }
 
@@ -199,8 +199,8 @@ fn probing_survives_loss() {
         net.run(2 * HEARTBEAT);
         net.cut.insert((from, to));
         let now = net.now;
-        net.order(1).peer_down(now, id(3));
-        net.order(1).peer_up(now, id(3));
+        net.raft(1).peer_down(now, id(3));
+        net.raft(1).peer_up(now, id(3));
         net.propose(1, "x");
         net.run(3 * HEARTBEAT);
         net.heal();
@@ -222,7 +222,7 @@ fn lost_or_duplicate_snapshot_is_harmless() {
         net.add(3, DiskImage::default(), |_| {});
         let now = net.now;
         let with = voters([1, 2]).with(member(3, members::Role::Learner));
-        net.order(1).change_membership(now, with).unwrap();
+        net.raft(1).change_membership(now, with).unwrap();
         net.hold = Some(match case {
             0 | 2 => |_, to, m| to == 3 && matches!(m, Message::Snapshot { .. }),
             _ => |from, _, m| from == 3 && matches!(m, Message::Ack { .. }),
@@ -241,8 +241,8 @@ fn lost_or_duplicate_snapshot_is_harmless() {
             }
         }
         net.run(3 * ELECTION);
-        assert_eq!(net.order(3).commit(), net.nodes[&1].order.commit(), "case {case}");
-        assert_eq!(net.nodes[&3].order.tail_state(), net.nodes[&1].order.tail_state());
+        assert_eq!(net.raft(3).commit(), net.nodes[&1].raft.commit(), "case {case}");
+        assert_eq!(net.nodes[&3].raft.tail_state(), net.nodes[&1].raft.tail_state());
     }
 }
 
@@ -310,13 +310,13 @@ fn follower_with_hanging_disk_bounds_memory() {
     assert!(net.held.is_empty(), "{:?}", net.held);
     net.hold = None;
     assert_eq!(kept(&net), full);
-    assert_eq!(net.order(1).leader(), Some(id(1)));
-    assert_eq!(net.order(3).leader(), Some(id(1)));
+    assert_eq!(net.raft(1).leader(), Some(id(1)));
+    assert_eq!(net.raft(3).leader(), Some(id(1)));
     // A little of it arrives: not yet. The rest arrives: it gets what it has dropped.
-    let last = net.order(3).last_index();
+    let last = net.raft(3).last_index();
     net.sync_one(3);
     net.run(2 * HEARTBEAT);
-    assert_eq!(net.order(3).last_index(), last);
+    assert_eq!(net.raft(3).last_index(), last);
     net.node(3).slow_disk = false;
     net.sync(3);
     net.run(4 * HEARTBEAT);
@@ -334,7 +334,7 @@ fn follower_with_hanging_disk_follows_new_leader() {
     });
     net.elect(1);
     net.run(2 * HEARTBEAT);
-    let commit = net.order(1).commit();
+    let commit = net.raft(1).commit();
     net.node(3).slow_disk = true;
     net.cut.extend([2, 4, 5].into_iter().flat_map(|n| [(1, n), (n, 1)]));
     for n in 0..100 {
@@ -356,7 +356,7 @@ fn follower_with_hanging_disk_follows_new_leader() {
     }
     net.run(HEARTBEAT);
     assert_eq!(
-        net.order(3).last_index(),
+        net.raft(3).last_index(),
         commit,
         "what the leader has not is gone, and nothing taken instead"
     );
@@ -365,7 +365,7 @@ fn follower_with_hanging_disk_follows_new_leader() {
     net.run(3 * ELECTION);
     assert!(net.held.is_empty(), "{:?}", net.held);
     net.hold = None;
-    assert_eq!(net.order(3).leader(), Some(id(successor)));
+    assert_eq!(net.raft(3).leader(), Some(id(successor)));
     net.node(3).slow_disk = false;
     net.sync(3);
     net.run(4 * HEARTBEAT);
@@ -387,13 +387,13 @@ fn late_answers_take_nothing_back() {
     net.hold = None;
     let mut late = std::mem::take(&mut net.held);
     late.reverse();
-    let last = net.order(1).last_index();
+    let last = net.raft(1).last_index();
     for (from, to, message) in late {
         net.deliver(from, to, message);
-        assert_eq!(net.order(1).matched(&id(3)), last);
+        assert_eq!(net.raft(1).matched(&id(3)), last);
     }
     net.settle();
-    assert_eq!(net.order(3).commit(), last);
+    assert_eq!(net.raft(3).commit(), last);
 }
 
 /// All messages of one kind are lost for long, and nobody notices a connection that broke. After that each loss is
@@ -424,14 +424,14 @@ fn messages_of_one_kind_lost_for_long_are_repaired_soon() {
             net.elect(1);
             let now = net.now;
             let policy = Policy { acks: 1, ..Policy::of(policy) };
-            net.order(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+            net.raft(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
             net.run(2 * HEARTBEAT);
             net.hold = Some(kind);
             for round in 0..32 {
                 let now = net.now;
                 for n in 1..=5 {
                     net.propose(n, &format!("{n} {round}"));
-                    net.order(n).read_index(now);
+                    net.raft(n).read_index(now);
                 }
                 net.run(ELECTION / 2);
             }
@@ -439,16 +439,16 @@ fn messages_of_one_kind_lost_for_long_are_repaired_soon() {
             net.run(4 * ELECTION);
             let asked = 32;
             let leader = net.leader().expect("there is a leader");
-            let last = net.order(leader).last_index();
+            let last = net.raft(leader).last_index();
             for n in 1..=5 {
                 let case = format!("{name} lost, {policy:?}, member {n}, led by {leader}");
                 let answered =
                     |o: &&Output| matches!(o, Output::ReadReady { .. } | Output::ReadFailed { .. });
                 assert_eq!(net.nodes[&n].outputs.iter().filter(answered).count(), asked, "reads: {case}");
-                let order = net.order(n);
-                assert_eq!(order.outstanding(), (0, 0), "proposals: {case}");
-                assert_eq!((order.commit(), order.deliverable()), (last, last), "log: {case}");
-                assert!(order.policy_index() >= last, "policy: {case}");
+                let raft = net.raft(n);
+                assert_eq!(raft.outstanding(), (0, 0), "proposals: {case}");
+                assert_eq!((raft.commit(), raft.deliverable()), (last, last), "log: {case}");
+                assert!(raft.policy_index() >= last, "policy: {case}");
             }
         }
     }

@@ -17,15 +17,15 @@ fn figure_eight(adjust: fn(&mut Config)) {
     }
     net.propose(1, "old");
     net.settle();
-    let old = net.order(1).last_index();
-    assert_eq!(net.order(2).last_index(), old);
+    let old = net.raft(1).last_index();
+    assert_eq!(net.raft(2).last_index(), old);
     // 5 is elected by 3 and 4, and places another entry there, which nobody receives.
     net.crash(1);
     net.crash(2);
     net.heal();
     net.hold = Some(|from, _, m| from == 5 && matches!(m, Message::Append { .. }));
     net.elect(5);
-    assert_eq!(net.order(5).last_index(), old);
+    assert_eq!(net.raft(5).last_index(), old);
     net.crash(5);
     net.hold = None;
     net.held.clear();
@@ -38,8 +38,8 @@ fn figure_eight(adjust: fn(&mut Config)) {
     });
     net.elect(1);
     net.run(4 * HEARTBEAT);
-    assert_eq!(net.order(3).last_index(), old, "3 has it too: a majority");
-    let before = net.order(1).commit();
+    assert_eq!(net.raft(3).last_index(), old, "3 has it too: a majority");
+    let before = net.raft(1).commit();
     // 5 comes back, is elected by those without 1's new entry, and everybody follows.
     net.crash(1);
     net.crash(2);
@@ -48,11 +48,11 @@ fn figure_eight(adjust: fn(&mut Config)) {
     net.elect(5);
     net.run(4 * HEARTBEAT);
     assert!(before < old, "acks for an entry of an older term do not commit it");
-    assert_ne!(net.order(3).term_at(old), net.order(2).term_at(old));
+    assert_ne!(net.raft(3).term_at(old), net.raft(2).term_at(old));
     net.restart(1);
     net.restart(2);
     net.run(4 * ELECTION);
-    assert_eq!(net.order(1).term_at(old), net.order(5).term_at(old));
+    assert_eq!(net.raft(1).term_at(old), net.raft(5).term_at(old));
 }
 
 #[test]
@@ -86,28 +86,28 @@ fn completed_old_write_does_not_ack_replaced_entries() {
     }
     net.propose(1, "a");
     net.settle();
-    let at = net.order(5).last_index();
-    let first = net.order(1).term();
-    assert_eq!(net.order(5).term_at(at), Some(first));
+    let at = net.raft(5).last_index();
+    let first = net.raft(1).term();
+    assert_eq!(net.raft(5).term_at(at), Some(first));
     // 2 is elected by 3 and 4; only 5 receives its first entry.
     net.crash(1);
     net.heal();
     net.hold = Some(|from, to, m| from == 2 && to != 5 && matches!(m, Message::Append { .. }));
     net.elect(2);
-    assert_eq!(net.order(5).term_at(at), Some(net.nodes[&2].order.term()));
+    assert_eq!(net.raft(5).term_at(at), Some(net.nodes[&2].raft.term()));
     // 1 is elected again, by 3 and 4, and brings the first entry back.
     net.crash(2);
     net.hold = None;
     net.restart(1);
     net.elect(1);
     net.run(2 * HEARTBEAT);
-    assert_eq!(net.order(5).term_at(at), Some(first));
+    assert_eq!(net.raft(5).term_at(at), Some(first));
     let writes = net.nodes[&5].writes.len();
     assert!(writes >= 3);
     assert!(net.sync_one(5));
-    assert!(net.order(5).persisted() < at, "this write will be undone by the next");
+    assert!(net.raft(5).persisted() < at, "this write will be undone by the next");
     net.sync(5);
-    assert_eq!(net.order(5).persisted(), net.nodes[&5].order.last_index());
+    assert_eq!(net.raft(5).persisted(), net.nodes[&5].raft.last_index());
     net.settle();
 }
 
@@ -123,8 +123,8 @@ fn acks_of_an_older_term_are_worth_nothing() {
     net.settle();
     let late = std::mem::take(&mut net.held);
     assert!(!late.is_empty());
-    let at = net.order(1).last_index();
-    let commit = net.order(1).commit();
+    let at = net.raft(1).last_index();
+    let commit = net.raft(1).commit();
     // 2 forgets nothing, but 3 leads and replaces the entry everywhere.
     net.crash(1);
     net.crash(2);
@@ -143,7 +143,7 @@ fn acks_of_an_older_term_are_worth_nothing() {
     net.isolate(1);
     net.propose(1, "second");
     net.settle();
-    let commit_now = net.order(1).commit();
+    let commit_now = net.raft(1).commit();
     assert!(commit_now > commit);
     net.cut.clear();
     for (from, to, message) in late {
@@ -151,7 +151,7 @@ fn acks_of_an_older_term_are_worth_nothing() {
     }
     net.isolate(1);
     net.settle();
-    assert_eq!(net.order(1).commit(), commit_now);
+    assert_eq!(net.raft(1).commit(), commit_now);
 }
 
 /// Both followers have persisted it: it is committed, independent of the leader's disk. But the leader delivers only
@@ -164,13 +164,13 @@ fn leader_with_slow_disk_commits_by_followers() {
     net.node(1).slow_disk = true;
     net.propose(1, "x");
     net.settle();
-    let last = net.order(1).last_index();
-    assert_eq!(net.order(1).commit(), last);
-    assert_eq!(net.order(1).deliverable(), last - 1);
-    assert_eq!(net.order(3).deliverable(), last);
+    let last = net.raft(1).last_index();
+    assert_eq!(net.raft(1).commit(), last);
+    assert_eq!(net.raft(1).deliverable(), last - 1);
+    assert_eq!(net.raft(3).deliverable(), last);
     net.sync(1);
     net.settle();
-    assert_eq!(net.order(1).deliverable(), last);
+    assert_eq!(net.raft(1).deliverable(), last);
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn nothing_is_acknowledged_before_it_is_on_disk() {
     net.node(3).slow_disk = true;
     net.propose(1, "x");
     net.run(4 * HEARTBEAT);
-    let last = net.order(1).last_index();
-    assert_eq!(net.order(1).commit(), last - 1);
-    let peers = net.order(1).progress();
+    let last = net.raft(1).last_index();
+    assert_eq!(net.raft(1).commit(), last - 1);
+    let peers = net.raft(1).progress();
     assert!(peers.iter().all(|peer| peer.received == last && peer.matched == last - 1), "{peers:?}");
-    assert_eq!(net.order(1).role(), Role::Leader, "heartbeats are answered all the same");
+    assert_eq!(net.raft(1).role(), Role::Leader, "heartbeats are answered all the same");
     net.sync(3);
     net.settle();
-    assert_eq!(net.order(1).commit(), last);
+    assert_eq!(net.raft(1).commit(), last);
 }
 
 /// The failpoint takes effect: an entry that one crash can take away is called committed.
@@ -203,8 +203,8 @@ fn acknowledging_before_the_disk_would_be_found() {
     }
     net.propose(1, "x");
     net.run(HEARTBEAT);
-    let last = net.order(1).last_index();
-    assert_eq!(net.order(1).commit(), last);
+    let last = net.raft(1).last_index();
+    assert_eq!(net.raft(1).commit(), last);
     assert!(net.nodes.values().all(|node| node.disk.last() < last));
 }
 
@@ -215,7 +215,7 @@ fn origin_counts_acks_itself() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
-    let before = net.order(2).commit();
+    let before = net.raft(2).commit();
     net.propose(2, "mine");
     // The leader's disk and all that it says after the entry itself are slow.
     net.node(1).slow_disk = true;
@@ -234,14 +234,14 @@ fn origin_counts_acks_itself() {
     net.drain(2);
     let acks: Vec<_> = net.wire.drain(..).filter(|(from, to, _)| (*from, *to) == (3, 2)).collect();
     assert_eq!(acks.len(), 1, "3 tells the origin too");
-    assert_eq!(net.order(2).commit(), before, "own disk alone is not a majority");
+    assert_eq!(net.raft(2).commit(), before, "own disk alone is not a majority");
     for (from, to, message) in acks {
         net.deliver(from, to, message);
     }
     net.drain(2);
-    assert_eq!(net.order(2).deliverable(), before + 1);
-    assert_eq!(net.order(2).outstanding().0, 0);
-    assert_eq!(net.order(1).commit(), before, "the leader does not know yet");
+    assert_eq!(net.raft(2).deliverable(), before + 1);
+    assert_eq!(net.raft(2).outstanding().0, 0);
+    assert_eq!(net.raft(1).commit(), before, "the leader does not know yet");
 }
 
 /// The leader's own ack counts for an origin as well, when the third voter is far away.
@@ -254,9 +254,9 @@ fn origin_counts_leaders_disk() {
     net.hold = Some(|from, to, m| (from, to) == (2, 1) && matches!(m, Message::Ack { .. }));
     net.propose(2, "mine");
     net.settle();
-    let last = net.order(2).last_index();
-    assert_eq!(net.order(2).commit(), last);
-    assert_eq!(net.order(1).commit(), last - 1, "the origin's ack has not arrived");
+    let last = net.raft(2).last_index();
+    assert_eq!(net.raft(2).commit(), last);
+    assert_eq!(net.raft(1).commit(), last - 1, "the origin's ack has not arrived");
 }
 
 /// A follower without own proposals learns of a commit with the next append or after a moment; an origin at once.
@@ -267,24 +267,20 @@ fn news_of_a_commit_waits_for_company_but_not_long() {
     net.run(2 * HEARTBEAT);
     net.propose(1, "x");
     net.quiet();
-    let x = net.order(1).commit();
-    assert_eq!(x, net.order(1).last_index());
-    assert_eq!([net.order(2).commit(), net.order(3).commit()], [x - 1; 2], "no message was worth it");
+    let x = net.raft(1).commit();
+    assert_eq!(x, net.raft(1).last_index());
+    assert_eq!([net.raft(2).commit(), net.raft(3).commit()], [x - 1; 2], "no message was worth it");
     net.propose(1, "y");
     net.quiet();
-    assert_eq!([net.order(2).commit(), net.order(3).commit()], [x; 2], "the next entry brought it");
+    assert_eq!([net.raft(2).commit(), net.raft(3).commit()], [x; 2], "the next entry brought it");
     let now = net.now;
-    assert!((1..=1_000).contains(&(net.order(1).deadline() - now)));
+    assert!((1..=1_000).contains(&(net.raft(1).deadline() - now)));
     net.settle();
-    assert_eq!(
-        [net.order(2).commit(), net.order(3).commit()],
-        [x + 1; 2],
-        "nothing came that could bring it"
-    );
+    assert_eq!([net.raft(2).commit(), net.raft(3).commit()], [x + 1; 2], "nothing came that could bring it");
     net.propose(2, "z");
     net.quiet();
-    assert_eq!(net.order(2).commit(), x + 2);
-    assert_eq!(net.order(2).outstanding().0, 0);
+    assert_eq!(net.raft(2).commit(), x + 2);
+    assert_eq!(net.raft(2).outstanding().0, 0);
 }
 
 #[test]
@@ -327,20 +323,20 @@ fn lagging_peer_is_fed_from_log() {
         net.propose(1, &format!("{n}"));
         net.settle();
     }
-    assert!(net.order(1).entry(2).is_none(), "the memory is bounded");
+    assert!(net.raft(1).entry(2).is_none(), "the memory is bounded");
     net.heal();
     net.run(ELECTION);
     assert_eq!(net.delivered(3).len(), 100);
     assert_eq!(net.delivered(3), net.delivered(1));
     let now = net.now;
-    assert!(net.order(3).has_quorum(now));
+    assert!(net.raft(3).has_quorum(now));
 }
 
 fn trim(net: &mut Net, n: usize, first: Index) {
     let node = net.node(n);
     node.disk.trim(first);
-    node.order.log_trimmed(first);
-    assert_eq!(node.order.first_index(), node.disk.base() + 1);
+    node.raft.log_trimmed(first);
+    assert_eq!(node.raft.first_index(), node.disk.base() + 1);
 }
 
 #[test]
@@ -356,25 +352,25 @@ fn peer_behind_log_start_gets_snapshot() {
         net.settle();
     }
     assert!(net.nodes[&1].disk.bases.len() > 5, "the log is in segments");
-    let commit = net.order(1).commit();
+    let commit = net.raft(1).commit();
     trim(&mut net, 1, commit / 2);
-    let base = net.order(1).first_index() - 1;
+    let base = net.raft(1).first_index() - 1;
     assert!(base > 10);
     net.heal();
     net.run(2 * ELECTION);
-    assert_eq!(net.order(3).first_index() - 1, base);
-    assert_eq!(net.order(3).commit(), net.nodes[&1].order.commit());
-    assert_eq!(net.nodes[&3].order.tail_state(), net.nodes[&1].order.tail_state());
+    assert_eq!(net.raft(3).first_index() - 1, base);
+    assert_eq!(net.raft(3).commit(), net.nodes[&1].raft.commit());
+    assert_eq!(net.nodes[&3].raft.tail_state(), net.nodes[&1].raft.tail_state());
     net.propose(3, "in again");
     net.settle();
-    assert_eq!(net.order(1).committed_state().seqno, 101);
-    assert_eq!(net.order(3).committed_state().seqno, 101);
+    assert_eq!(net.raft(1).committed_state().seqno, 101);
+    assert_eq!(net.raft(3).committed_state().seqno, 101);
     // And it survives a restart.
     net.crash(3);
     net.restart(3);
-    assert_eq!(net.order(3).first_index() - 1, base);
+    assert_eq!(net.raft(3).first_index() - 1, base);
     net.run(ELECTION);
-    assert_eq!(net.order(3).commit(), net.nodes[&1].order.commit());
+    assert_eq!(net.raft(3).commit(), net.nodes[&1].raft.commit());
 }
 
 /// A base goes to where certification can begin: not above the trim marks.
@@ -385,7 +381,7 @@ fn chosen_snapshot_lies_below_trim_mark() {
     let mark = |net: &mut Net, seqno: Seqno| {
         let mark = lockstep_core::snapshot::TrimMark { trim: seqno, verdicts_to: seqno, failed: Vec::new() };
         let now = net.now;
-        net.order(1).append_control(now, EntryKind::Trim, mark.to_payload()).unwrap();
+        net.raft(1).append_control(now, EntryKind::Trim, mark.to_payload()).unwrap();
         net.settle();
     };
     for n in 0..100 {
@@ -400,14 +396,14 @@ fn chosen_snapshot_lies_below_trim_mark() {
     // Without a position: at or below the mark before the last one.
     let join = |net: &mut Net, n: usize, position: Option<Seqno>| {
         net.add(n, DiskImage::default(), |_| {});
-        net.order(n).set_position(position);
-        let all = net.order(1).tail_state().membership.clone();
+        net.raft(n).set_position(position);
+        let all = net.raft(1).tail_state().membership.clone();
         let now = net.now;
         let with = all.with(member(n, members::Role::Learner));
-        net.order(1).change_membership(now, with).unwrap();
+        net.raft(1).change_membership(now, with).unwrap();
         net.run(ELECTION);
-        assert_eq!(net.order(n).commit(), net.nodes[&1].order.commit());
-        let base = net.order(n).segment_bases().next().unwrap();
+        assert_eq!(net.raft(n).commit(), net.nodes[&1].raft.commit());
+        let base = net.raft(n).segment_bases().next().unwrap();
         (base.index, base.seqno)
     };
     let (_, without) = join(&mut net, 3, None);
@@ -428,14 +424,14 @@ fn segments_are_rolled_and_read_back() {
         net.settle();
     }
     for n in 1..=3 {
-        let held: Vec<_> = net.order(n).segment_bases().cloned().collect();
+        let held: Vec<_> = net.raft(n).segment_bases().cloned().collect();
         assert!(held.len() > 5);
         assert_eq!(held, net.nodes[&n].disk.bases);
-        let tail = net.order(n).tail_state().clone();
+        let tail = net.raft(n).tail_state().clone();
         net.crash(n);
         net.restart(n);
-        assert_eq!(*net.order(n).tail_state(), tail);
-        assert!(net.order(n).segment_bases().eq(held.iter()));
+        assert_eq!(*net.raft(n).tail_state(), tail);
+        assert!(net.raft(n).segment_bases().eq(held.iter()));
     }
     net.run(4 * ELECTION);
     assert_eq!(net.texts().len(), 40);
@@ -452,7 +448,7 @@ fn uncommitted_segments_are_given_up() {
         net.propose(1, &format!("lost {n}"));
         net.drain(1);
     }
-    assert!(net.order(1).segment_bases().count() > 5);
+    assert!(net.raft(1).segment_bases().count() > 5);
     net.run(4 * ELECTION);
     let leader = net.leader().unwrap();
     assert_ne!(leader, 1);
@@ -463,7 +459,7 @@ fn uncommitted_segments_are_given_up() {
     net.run(2 * ELECTION);
     assert_eq!(net.delivered(1).len(), 41, "what was lost is proposed again");
     assert_eq!(net.delivered(1)[0], "kept");
-    let held: Vec<_> = net.order(1).segment_bases().cloned().collect();
+    let held: Vec<_> = net.raft(1).segment_bases().cloned().collect();
     assert_eq!(held, net.nodes[&1].disk.bases);
 }
 
@@ -480,9 +476,9 @@ fn restart_with_old_commit_hint_loses_nothing() {
             net.crash(n);
             net.node(n).disk.commit_hint = hint;
             net.restart(n);
-            let commit = net.order(n).commit();
+            let commit = net.raft(n).commit();
             assert_eq!(commit, hint.min(6));
-            assert_eq!(net.order(n).last_index(), 6);
+            assert_eq!(net.raft(n).last_index(), 6);
         }
         net.run(4 * ELECTION);
         assert_eq!(net.delivered(2), net.texts());
@@ -499,5 +495,5 @@ fn whoever_has_an_entry_of_a_term_has_seen_the_term() {
     net.crash(2);
     net.node(2).disk.vote = Vote::default();
     net.restart(2);
-    assert_eq!(net.order(2).term(), net.nodes[&1].order.term());
+    assert_eq!(net.raft(2).term(), net.nodes[&1].raft.term());
 }
