@@ -7,14 +7,14 @@ use std::path::Path;
 fn render() -> String {
     let mut out = String::from(
         "# Options\n\n\
-        `wsrep_provider_options = 'name = value; name = value'`. This page is made from the table in\n\
-        `crates/lockstep-node/src/options/table.rs`; a test keeps them equal.\n\n\
+        For operators: all options of `wsrep_provider_options = 'name = value; name = value'`. This page is made from\n\
+        the table in `crates/lockstep-node/src/options/table.rs`; a test keeps them equal.\n\n\
         Sizes and numbers take K, M, G, T (powers of 1024). Durations are `100ms`, `1s`, `10min`, `1h`, `1d`, or\n\
         ISO 8601 (`PT1.5S`, `P1D`); a number alone is seconds. Switches take yes, on, true, 1 or no, off, false, 0.\n\
         A backslash takes the character after it as it is (`\\;`). An unknown name, a value out of range or a refused\n\
         one is an error: the node does not start, or the `SET GLOBAL` fails and changes nothing. `commit.*`,\n\
         `socket.ssl_reload` and `pc.bootstrap` may fail later than that, so each wants a `SET GLOBAL` of its own.\n\
-        The client is told only `Incorrect arguments to SET`: the server's error log has the reason.\n\
+        The client gets only `Incorrect arguments to SET`: the server's error log has the reason.\n\
         *Live* options can change while the server runs.\n",
     );
     let section = |out: &mut String, title: &str, text: &str, class: fn(&Class) -> bool| {
