@@ -31,7 +31,7 @@ use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
 use admin::commits::Commits;
 use context::Context;
-use delivery::deliverer::{Deliverer, Limits, Stop};
+use delivery::deliverer::{Deliverer, Limits};
 use delivery::finished::Finished;
 use facts::Standing;
 use lockstep_core::raft::{Output, Raft};
@@ -271,10 +271,8 @@ impl Member {
     fn delivery_step(&mut self) {
         let (leaving, committed_only) = (self.roster.leave.has_begun(), self.delivers_committed_only());
         let (views_shown, commits) = (&mut self.roster.views_shown, &mut self.admin.commits);
-        match self.delivery.step(&mut self.ctx, views_shown, commits, leaving, committed_only) {
-            Ok(()) => {}
-            Err(Stop::NeedsState(text)) => self.needs_state(&text),
-            Err(Stop::NoRun(text)) => self.fail(&format!("{text}; start this arbitrator again")),
+        if let Err(text) = self.delivery.step(&mut self.ctx, views_shown, commits, leaving, committed_only) {
+            self.needs_state(&text);
         }
     }
 

@@ -7,8 +7,12 @@ use std::time::Duration;
 
 /// A lab whose n3 is the arbitrator.
 fn lab() -> Lab {
-    let mut lab = Lab::new(2, &Tuning::default());
-    lab.add(&Tuning::default(), |hello| {
+    lab_with(&Tuning::default())
+}
+
+fn lab_with(tuning: &Tuning) -> Lab {
+    let mut lab = Lab::new(2, tuning);
+    lab.add(tuning, |hello| {
         hello.arbitrator = true;
         hello.incoming = String::new();
     });
@@ -118,4 +122,33 @@ fn absent_arbitrator_is_still_listed_as_arbitrator() {
     lab.run(1_000_000);
     assert_eq!(is(&lab)[2], ("learner".into(), true));
     assert!(!lab.members(0)[2].keeps_data() && lab.members(0)[1].keeps_data());
+}
+
+/// The snapshot comes before the trim marks from which certification begins.
+#[test]
+fn arbitrator_continues_from_snapshot_of_trimmed_log() {
+    let mut lab = lab_with(&Tuning { segment_bytes: 2 << 10, ..Tuning::default() });
+    lab.cut(2, true);
+    // Certification may forget what is older than 15 s; the log goes on from the mark before the last.
+    for n in 0..160 {
+        assert!(writes(&mut lab, n % 2));
+        lab.run(450_000);
+    }
+    let last = lab.nodes[2].member.ctx.raft.last_index();
+    for at in 0..2 {
+        let first = lab.nodes[at].trim.expect("segments may go").below;
+        assert!(first > last + 1, "the arbitrator lacks entries before {first}");
+        lab.nodes[at].member.log_trimmed(first, false);
+    }
+    lab.cut(2, false);
+    let runs = |lab: &Lab| {
+        let (member, leader) = (&lab.nodes[2].member, &lab.nodes[0].member);
+        member.delivery.deliverer.is_running()
+            && member.delivery.deliverer.delivered() == leader.delivery.deliverer.delivered()
+    };
+    lab.until("the arbitrator certifies again", 10_000_000, runs);
+    assert!(lab.nodes[2].member.ctx.raft.segment_bases().next().is_some_and(|base| base.index > last));
+    assert_eq!(lab.nodes[2].member.failure(), None);
+    assert!(writes(&mut lab, 1));
+    lab.until("it follows", 1_000_000, runs);
 }

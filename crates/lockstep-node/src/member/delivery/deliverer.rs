@@ -117,15 +117,6 @@ pub(in crate::member) struct Receivers<'a> {
     pub(in crate::member) committed_only: bool,
 }
 
-/// Why delivery cannot continue.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::member) enum Stop {
-    /// The database needs a state transfer.
-    NeedsState(String),
-    /// An arbitrator's log lacks what certification needs.
-    NoRun(String),
-}
-
 /// How far Raft lets delivery go: see [`lockstep_core::raft::Output::Commit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::member) struct Limits {
@@ -167,7 +158,7 @@ impl Deliverer {
     pub(in crate::member) fn follow(&mut self, op: &WriteOp) {
         if op.reset.is_some() {
             self.marks.clear();
-            self.cut_off = self.run.is_some();
+            self.cut_off |= self.run.is_some();
         }
         if let Some(from) = op.truncate_from {
             self.marks.retain(|(index, _)| *index < from);
@@ -260,6 +251,7 @@ impl Deliverer {
 
     pub(in crate::member) fn stop(&mut self) {
         self.run = None;
+        self.cut_off = false;
     }
 
     /// Whether the server has been shown a Primary view, and takes deliveries.
@@ -394,25 +386,35 @@ impl Run {
 
 impl Deliverer {
     /// The log begins after the database's position. A member with a database needs a state transfer; an arbitrator
-    /// begins where its log does.
-    fn on_cut_off(&mut self, ctx: &mut Context) -> Result<(), Stop> {
+    /// begins where its log does, once it can certify from there.
+    ///
+    /// The leader chose the snapshot so that its own log has the trim marks that certification needs ([`reaches`]).
+    /// They follow the snapshot, in entries that come later.
+    fn on_cut_off(&mut self, ctx: &mut Context) -> Result<(), String> {
         if !ctx.me.arbitrator {
-            let text = "this member was so far behind that the others' logs begin after what it has";
-            return Err(Stop::NeedsState(text.into()));
+            return Err("this member was so far behind that the others' logs begin after what it has".into());
         }
         let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
         let committed = ctx.raft.committed_state();
-        self.start(&bases, committed, committed.seqno).map_err(Stop::NoRun)?;
-        ctx.finished.raise(self.delivered);
-        self.announce = true;
+        // Also before the run: the leader's trim marks wait for the finished seqno.
+        ctx.finished.raise(committed.seqno);
+        match self.start(&bases, committed, committed.seqno) {
+            Ok(()) => self.announce = true,
+            // The run of the replaced log has ended in any case.
+            Err(_) => self.run = None,
+        }
         Ok(())
     }
 
     /// Takes entries from the log and delivers them, as many as a round may.
     ///
     /// # Errors
-    /// Why delivery cannot continue.
-    pub(in crate::member) fn step(&mut self, ctx: &mut Context, to: &mut Receivers<'_>) -> Result<(), Stop> {
+    /// Why the database needs a state transfer.
+    pub(in crate::member) fn step(
+        &mut self,
+        ctx: &mut Context,
+        to: &mut Receivers<'_>,
+    ) -> Result<(), String> {
         if self.cut_off {
             return self.on_cut_off(ctx);
         }
@@ -468,7 +470,7 @@ impl Deliverer {
                 break;
             }
             bytes += entry.size();
-            self.take_entry(ctx, to, entry).map_err(Stop::NeedsState)?;
+            self.take_entry(ctx, to, entry)?;
         }
         if !at_end {
             to.apply_holds.keep(ctx);

@@ -19,7 +19,7 @@ use apply_hold::ApplyHolds;
 use bytes::Bytes;
 use causal_reads::CausalReads;
 use clocks::Clocks;
-use deliverer::{Deliverer, Receivers, Stop};
+use deliverer::{Deliverer, Receivers};
 use lag::CatchUp;
 use lockstep_core::{EntryKind, Seqno, writeset};
 use low_water_mark::LowWaterMark;
@@ -99,7 +99,7 @@ impl Delivery {
     /// Delivers entries, and ends the causal reads whose index has been delivered: those wait only for the server.
     ///
     /// # Errors
-    /// Why delivery cannot go on.
+    /// Why the database needs a state transfer.
     pub(in crate::member) fn step(
         &mut self,
         ctx: &mut Context,
@@ -107,7 +107,7 @@ impl Delivery {
         commits: &mut Commits,
         leaving: bool,
         committed_only: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), String> {
         let Delivery { deliverer, submissions, apply_holds, causal_reads, .. } = self;
         let mut receivers =
             Receivers { submissions, apply_holds, views_shown, commits, leaving, committed_only };
