@@ -27,6 +27,8 @@ mod rescued;
 pub mod simulation;
 mod status;
 mod submit;
+#[cfg(test)]
+mod testing;
 mod uuids;
 mod wire;
 

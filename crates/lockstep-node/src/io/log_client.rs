@@ -198,7 +198,7 @@ impl SyncSpeed {
 mod tests {
     use super::*;
     use crate::io::log_queue;
-    use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId};
+    use crate::testing::write_op;
 
     /// Always writes at once.
     struct Instantly;
@@ -213,19 +213,7 @@ mod tests {
     }
 
     fn write(ticket: u64, bytes: usize, coalesce: bool) -> LogJob {
-        let (kind, proposal) = (EntryKind::WriteSet, ProposalId::default());
-        let header = EntryHeader { index: ticket, term: 1, kind, seqno: ticket as i64, proposal, time: 0 };
-        let entries = vec![Entry::new(header, &vec![0; bytes])];
-        let op = WriteOp {
-            ticket,
-            entries,
-            rescue: Vec::new(),
-            reset: None,
-            truncate_from: None,
-            roll: None,
-            vote: None,
-        };
-        LogJob::Write { op: Box::new(op), may_defer: false, coalesce }
+        LogJob::Write { op: Box::new(write_op(ticket, bytes)), may_defer: false, coalesce }
     }
 
     fn client() -> (LogClient<()>, log_queue::Receiver) {

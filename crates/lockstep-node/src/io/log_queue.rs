@@ -190,6 +190,7 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::write_op;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -197,16 +198,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(30);
 
     fn write(ticket: u64, may_defer: bool) -> LogJob {
-        let op = WriteOp {
-            ticket,
-            rescue: Vec::new(),
-            reset: None,
-            truncate_from: None,
-            roll: None,
-            entries: Vec::new(),
-            vote: None,
-        };
-        LogJob::Write { op: Box::new(op), may_defer, coalesce: false }
+        LogJob::Write { op: Box::new(write_op(ticket, 0)), may_defer, coalesce: false }
     }
 
     fn ticket(job: &LogJob) -> u64 {

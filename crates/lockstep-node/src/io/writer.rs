@@ -329,6 +329,7 @@ mod tests {
     use super::*;
     use crate::io::log_client::{Direct, Wrote};
     use crate::io::log_queue;
+    use crate::testing::write_op;
     use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{EntryHeader, EntryKind, ProposalId};
     use lockstep_log::{DiskFile, MemDisk, Options};
@@ -378,19 +379,7 @@ mod tests {
     }
 
     fn write(ticket: u64, may_defer: bool) -> LogJob {
-        let (kind, proposal) = (EntryKind::Noop, ProposalId::default());
-        let header = EntryHeader { index: ticket, term: 1, kind, seqno: 0, proposal, time: 0 };
-        let entry = Entry::new(header, &[]);
-        let op = WriteOp {
-            ticket,
-            rescue: Vec::new(),
-            reset: None,
-            truncate_from: None,
-            roll: None,
-            entries: vec![entry],
-            vote: None,
-        };
-        LogJob::Write { op: Box::new(op), may_defer, coalesce: false }
+        LogJob::Write { op: Box::new(write_op(ticket, 0)), may_defer, coalesce: false }
     }
 
     const LONG: Duration = Duration::from_secs(20);

@@ -158,7 +158,8 @@ impl DeferredSyncs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_core::{EntryHeader, ProposalId, Uuid};
+    use crate::testing::write_op;
+    use lockstep_core::Uuid;
 
     fn id(n: u8) -> MemberId {
         Uuid([n; 16])
@@ -216,32 +217,12 @@ mod tests {
 
     #[test]
     fn missed_syncs_end_deferral_for_a_while() {
-        let op = |ticket: u64| {
-            let header = EntryHeader {
-                index: ticket,
-                term: 1,
-                kind: EntryKind::WriteSet,
-                seqno: ticket as i64,
-                proposal: ProposalId::default(),
-                time: 0,
-            };
-            let entries = vec![Entry::new(header, &[])];
-            WriteOp {
-                ticket,
-                entries,
-                rescue: Vec::new(),
-                reset: None,
-                truncate_from: None,
-                roll: None,
-                vote: None,
-            }
-        };
         let deferral = SYNC_DEFERRAL.as_micros() as Micros;
         let mut syncs = DeferredSyncs::default();
         let mut now = 0;
         for ticket in 1..=u64::from(MISSED_MAX) {
             assert!(syncs.is_allowed(now));
-            syncs.begin(now, &op(ticket));
+            syncs.begin(now, &write_op(ticket, 0));
             now += deferral;
             syncs.synced(now, ticket, ticket - 1);
         }
@@ -249,7 +230,7 @@ mod tests {
         // A commit in time resets the count.
         now += EAGER_PERIOD;
         for ticket in 10..20 {
-            syncs.begin(now, &op(ticket));
+            syncs.begin(now, &write_op(ticket, 0));
             now += deferral;
             syncs.synced(now, ticket, if ticket % MISSED_MAX as u64 == 0 { ticket } else { ticket - 1 });
             assert!(syncs.is_allowed(now));
