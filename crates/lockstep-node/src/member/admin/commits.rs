@@ -60,3 +60,81 @@ pub(in crate::member) fn at_risk(ctx: &Context, delivered: Seqno) -> u64 {
     let weak = ctx.raft.policy().is_weak() || committed.policy.is_weak();
     if weak { beyond as u64 } else { 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Tuning;
+    use crate::member::harness::Lab;
+    use lockstep_core::policy::PolicyKind;
+    use lockstep_core::{EntryHeader, EntryKind, ProposalId};
+
+    /// The only voter. Its replica has all entries, and is silent from now on.
+    fn leader_under(kind: PolicyKind) -> Lab {
+        let mut lab = Lab::new(1, &Tuning::default());
+        lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+        lab.until("the replica is in", 5_000_000, |lab| {
+            lab.nodes[0].views.last().is_some_and(|v| v.len() == 2)
+        });
+        lab.set_policy(|policy| (policy.kind, policy.timeout) = (kind, 500_000));
+        lab.run(1_000_000);
+        lab.nodes[1].frozen = true;
+        lab
+    }
+
+    /// A transaction appended this long ago.
+    fn entry(ctx: &Context, age: u64) -> Entry {
+        let (kind, proposal) = (EntryKind::WriteSet, ProposalId::default());
+        let header = EntryHeader { index: 9, term: 1, kind, seqno: 9, proposal, time: ctx.wall - age };
+        Entry::new(header, b"")
+    }
+
+    #[test]
+    fn acks_are_counted_only_under_semisync() {
+        let [quorum, semisync] = [PolicyKind::Quorum, PolicyKind::Semisync].map(Policy::of);
+        let mut commits = Commits::default();
+        let lab = leader_under(PolicyKind::Quorum);
+        let ctx = &lab.nodes[0].member.ctx;
+        commits.acknowledged(ctx, &entry(ctx, 50), semisync);
+        assert_eq!((commits.yes, commits.no), (0, 0), "the policy has changed meanwhile");
+
+        let lab = leader_under(PolicyKind::Semisync);
+        let ctx = &lab.nodes[0].member.ctx;
+        commits.acknowledged(ctx, &entry(ctx, 50), quorum);
+        assert_eq!((commits.yes, commits.no), (0, 0), "it was appended under another policy");
+        commits.acknowledged(ctx, &entry(ctx, 50), semisync);
+        commits.acknowledged(ctx, &entry(ctx, 20), semisync);
+        assert_eq!((commits.yes, commits.no, commits.waited), (2, 0, 70));
+    }
+
+    #[test]
+    fn commit_after_fallback_counts_as_without_acks() {
+        let mut lab = leader_under(PolicyKind::Semisync);
+        lab.write(0);
+        lab.until("it falls back", 20_000_000, |lab| lab.nodes[0].member.ctx.raft.has_fallen_back());
+        let ctx = &lab.nodes[0].member.ctx;
+        let mut commits = Commits::default();
+        commits.acknowledged(ctx, &entry(ctx, 50), Policy::of(PolicyKind::Semisync));
+        assert_eq!((commits.yes, commits.no, commits.waited), (0, 1, 0));
+    }
+
+    #[test]
+    fn delivered_beyond_commit_is_at_risk_only_under_weak_policy() {
+        for (kind, lost) in [(PolicyKind::Quorum, 0), (PolicyKind::All, 0), (PolicyKind::Async, 3)] {
+            let lab = leader_under(kind);
+            let ctx = &lab.nodes[0].member.ctx;
+            let committed = ctx.raft.committed_state().seqno;
+            assert_eq!(at_risk(ctx, committed + 3), lost, "{kind:?}");
+            assert_eq!(at_risk(ctx, committed), 0, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn rescue_files_found_and_written_are_added_up() {
+        let mut commits = Commits::default();
+        commits.rescued_before(2, 40);
+        commits.rescued(3);
+        commits.rescued(0);
+        assert_eq!((commits.rescued, commits.rescued_transactions), (4, 43));
+    }
+}

@@ -1,7 +1,10 @@
-use super::COMMANDS_MAX;
+use super::{COMMANDS_MAX, Operator, TIMEOUT};
 use crate::api::{ApplyHold, SubmitOutcome, Tuning};
-use crate::member::harness::Lab;
-use crate::operator::Command;
+use crate::effect::Effect;
+use crate::member::context::Context;
+use crate::member::harness::{Lab, context, leaderless};
+use crate::member::outbox::OwnMessage;
+use crate::operator::{Answer, Command};
 use crate::wire::OperatorMessage;
 use lockstep_core::Uuid;
 use lockstep_core::writeset::flags;
@@ -422,4 +425,85 @@ fn switchover_to_member_under_apply_hold_is_refused() {
     let token = lab.command(1, switchover("n3"));
     let answer = lab.answer(token);
     assert!(answer.ok, "{answer:?}");
+}
+
+/// The ids of the commands that this member, which leads, has asked itself to execute.
+fn asked(ctx: &mut Context) -> Vec<u64> {
+    let messages = std::iter::from_fn(|| ctx.out.take_own());
+    let ids = messages.filter_map(|message| match message {
+        OwnMessage::Operator(OperatorMessage::Ask { id, .. }) => Some(id),
+        _ => None,
+    });
+    ids.collect()
+}
+
+fn answers(ctx: &mut Context) -> Vec<(u64, Answer)> {
+    let mut effects = Vec::new();
+    ctx.out.take(&mut effects, &mut Vec::new());
+    let answers = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Answer { token, answer } => Some((token, answer)),
+        _ => None,
+    });
+    answers.collect()
+}
+
+#[test]
+fn leader_is_asked_once_unless_it_sends_command_on() {
+    let (mut ctx, mut operator) = (context(), Operator::default());
+    let leader = ctx.me.id;
+    operator.take(ctx.now, 5, remove("n2", false));
+    operator.commands_step(&mut ctx);
+    operator.commands_step(&mut ctx);
+    assert_eq!(asked(&mut ctx), [5]);
+    operator.on_answer(&mut ctx, leader, 5, (false, true), String::new());
+    assert!(answers(&mut ctx).is_empty(), "another leader is to be asked");
+    operator.commands_step(&mut ctx);
+    assert_eq!(asked(&mut ctx), [5]);
+}
+
+#[test]
+fn answer_counts_only_from_asked_leader() {
+    let (mut ctx, mut operator) = (context(), Operator::default());
+    let (leader, stranger) = (ctx.me.id, Uuid([9; 16]));
+    operator.take(ctx.now, 5, remove("n2", false));
+    operator.on_answer(&mut ctx, leader, 5, (true, false), "not asked yet".into());
+    operator.commands_step(&mut ctx);
+    operator.on_answer(&mut ctx, stranger, 5, (true, false), "not asked".into());
+    operator.on_answer(&mut ctx, leader, 6, (true, false), "another command".into());
+    assert!(answers(&mut ctx).is_empty() && operator.is_active());
+    operator.on_answer(&mut ctx, leader, 5, (true, false), "done".into());
+    operator.on_answer(&mut ctx, leader, 5, (true, false), "again".into());
+    let texts: Vec<(u64, String)> = answers(&mut ctx).into_iter().map(|(id, a)| (id, a.text)).collect();
+    assert_eq!(texts, [(5, "done".to_string())]);
+    assert!(!operator.is_active());
+}
+
+#[test]
+fn unanswered_command_fails_after_timeout() {
+    for has_leader in [true, false] {
+        let (mut ctx, mut operator) = (context(), Operator::default());
+        if !has_leader {
+            ctx.raft = leaderless();
+        }
+        operator.take(ctx.now, 5, remove("n2", false));
+        ctx.now += TIMEOUT;
+        operator.commands_step(&mut ctx);
+        assert!(operator.is_active() || !has_leader);
+        ctx.now += 1;
+        operator.commands_step(&mut ctx);
+        let answer = answers(&mut ctx).pop().expect("an answer").1;
+        let why = if has_leader { "may still do so" } else { "no member leads" };
+        assert!(!answer.ok && answer.text.contains(why), "{answer:?}");
+        assert!(!operator.is_active());
+    }
+}
+
+#[test]
+fn command_beyond_limit_is_refused() {
+    let (ctx, mut operator) = (context(), Operator::default());
+    for token in 0..COMMANDS_MAX as u64 {
+        assert_eq!(operator.refusal(&ctx), None);
+        operator.take(ctx.now, token, remove("n2", false));
+    }
+    assert!(operator.refusal(&ctx).is_some_and(|text| text.contains("too many commands")));
 }

@@ -1,8 +1,11 @@
+use super::Branches;
 use crate::api::{SubmitOutcome, Tuning};
-use crate::member::harness::Lab;
+use crate::effect::Effect;
+use crate::member::context::Context;
+use crate::member::harness::{Lab, context, leaderless};
 use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::{Answer, Command};
-use lockstep_core::Gtid;
+use lockstep_core::{Gtid, Uuid};
 use std::time::Duration;
 
 fn bootstrap(lab: &mut Lab, at: usize) -> Answer {
@@ -311,4 +314,57 @@ fn forced_bootstrap_works_after_connect_timeout() {
         lab.until("it is Primary", 1_000_000, |lab| primary(lab, 1));
         assert!(writes(&mut lab, 1));
     }
+}
+
+/// A leader in a primary component, for single steps.
+fn refusal(ctx: &mut Context, leaving: bool) -> Option<String> {
+    let mut branches = Branches::default();
+    branches.begin(ctx, 7, Uuid([7; 16]));
+    assert!(branches.is_bootstrapping());
+    assert!(!branches.step(ctx, leaving), "it must not go on alone");
+    let mut effects = Vec::new();
+    ctx.out.take(&mut effects, &mut Vec::new());
+    let answers = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Answer { token: 7, answer } if !answer.ok => Some(answer.text),
+        _ => None,
+    });
+    assert!(!branches.is_bootstrapping(), "a refused order is over");
+    answers.last()
+}
+
+#[test]
+fn forced_bootstrap_of_unfit_member_is_refused() {
+    let is = |ctx: &mut Context, leaving, why: &str| {
+        let text = refusal(ctx, leaving).expect("an answer");
+        assert!(text.contains(why), "{text}");
+    };
+    let mut ctx = context();
+    is(&mut ctx, false, "is in a primary component");
+    ctx.connection = ConnectionState::Running { primary: false, synced: false };
+    is(&mut ctx, true, "is about to leave");
+    ctx.connection = ConnectionState::NeedState { primary: false };
+    is(&mut ctx, false, "database is incomplete");
+    ctx.connection = ConnectionState::Idle;
+    is(&mut ctx, false, "not connected to a cluster");
+    ctx.me.arbitrator = true;
+    is(&mut ctx, false, "an arbitrator has no database");
+    ctx.me.arbitrator = false;
+    ctx.raft = leaderless();
+    is(&mut ctx, false, "not listed in its log");
+}
+
+#[test]
+fn second_forced_bootstrap_is_refused_while_one_runs() {
+    let mut ctx = context();
+    let mut branches = Branches::default();
+    branches.begin(&mut ctx, 1, Uuid([7; 16]));
+    branches.begin(&mut ctx, 2, Uuid([8; 16]));
+    let mut effects = Vec::new();
+    ctx.out.take(&mut effects, &mut Vec::new());
+    let refused = |effect: &Effect| match effect {
+        Effect::Answer { token, answer } => (*token, answer.ok, answer.text.contains("already under way")),
+        _ => (0, true, false),
+    };
+    assert!(effects.iter().any(|effect| refused(effect) == (2, false, true)));
+    assert!(branches.is_bootstrapping(), "the first goes on");
 }

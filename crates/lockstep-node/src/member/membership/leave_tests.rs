@@ -1,3 +1,4 @@
+use super::Leave;
 use crate::api::{SubmitOutcome, Tuning};
 use crate::member::harness::Lab;
 use crate::member::membership::connection_state::ConnectionState;
@@ -101,4 +102,56 @@ fn leave_without_writes_at_risk_is_not_delayed() {
         });
         assert!(!lab.logged("this member leaves with"));
     }
+}
+
+/// One step of a leave of the first member.
+fn step(leave: &mut Leave, lab: &mut Lab) -> bool {
+    let member = &mut lab.nodes[0].member;
+    let own = member.standing();
+    leave.step(&mut member.ctx, own)
+}
+
+#[test]
+fn leave_step_hands_over_before_connections_end() {
+    let (mut leave, mut lab) = (Leave::default(), under(PolicyKind::Quorum));
+    assert!(!step(&mut leave, &mut lab), "it has not begun");
+    assert!(leave.begin(lab.now) && !leave.begin(lab.now), "it begins once");
+    assert!(!step(&mut leave, &mut lab));
+    assert!(lab.nodes[0].member.ctx.raft.is_transferring_leadership());
+    lab.until("another leads", 1_000_000, |lab| lab.leader(0).is_some_and(|at| at != 0));
+    assert!(!step(&mut leave, &mut lab), "this member still votes");
+    assert!(leave.is_under_way());
+}
+
+#[test]
+fn leave_step_ends_at_once_for_only_voter() {
+    let (mut leave, mut lab) = (Leave::default(), Lab::new(1, &Tuning::default()));
+    lab.run(100_000);
+    assert!(leave.begin(lab.now));
+    assert!(step(&mut leave, &mut lab));
+    assert!(!leave.is_under_way() && leave.has_begun(), "until a new connection begins");
+    assert!(!step(&mut leave, &mut lab), "it ends once");
+    leave.reset();
+    assert!(!leave.has_begun());
+}
+
+#[test]
+fn leave_step_gives_up_on_silent_voters() {
+    let (mut leave, mut lab) = (Leave::default(), under(PolicyKind::Quorum));
+    (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
+    assert!(leave.begin(lab.now));
+    assert!(!step(&mut leave, &mut lab));
+    lab.nodes[0].member.ctx.now += 60_000_000;
+    assert!(step(&mut leave, &mut lab));
+}
+
+#[test]
+fn first_reason_of_leave_for_good_counts() {
+    let mut leave = Leave::default();
+    assert!(!leave.is_for_good());
+    leave.give_up("first");
+    leave.give_up("second");
+    assert!(leave.is_for_good());
+    assert_eq!(leave.take_given_up().as_deref(), Some("first"));
+    assert!(!leave.is_for_good());
 }

@@ -142,3 +142,58 @@ pub(in crate::member) fn is_of_another_log(
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Tuning;
+    use crate::member::harness::{Lab, context, leaderless};
+
+    #[test]
+    fn member_without_log_names_addresses_it_cannot_use() {
+        let mut ctx = context();
+        ctx.raft = leaderless();
+        assert!(missing(&ctx).starts_with("nobody answers at the addresses"), "{}", missing(&ctx));
+        let why = "speaks only version 1 of the protocol";
+        ctx.peers.not_reached("10.0.0.9:4567".into(), "n9".into(), Some(why.into()));
+        let text = missing(&ctx);
+        assert!(text.contains("can be talked to") && text.ends_with(&format!("n9: {why}")), "{text}");
+    }
+
+    #[test]
+    fn disconnected_and_silent_voters_are_named_apart() {
+        let mut lab = Lab::new(3, &Tuning::default());
+        lab.cut(2, true);
+        lab.run(100_000);
+        let text = missing(&lab.nodes[0].member.ctx);
+        assert_eq!(text, "not connected: n3; a majority of the voters is needed");
+        lab.cut(2, false);
+        lab.run(1_000_000);
+        (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
+        lab.run(10_000_000);
+        let text = missing(&lab.nodes[0].member.ctx);
+        assert!(text.contains("nothing has come for a while from n2, n3"), "{text}");
+    }
+
+    #[test]
+    fn position_beyond_founding_data_counts_only_with_this_log() {
+        let history = Uuid([5; 16]);
+        let mut lab = Lab::empty();
+        lab.data = (Gtid { uuid: history, seqno: 40 }, Uuid::NIL);
+        lab.add(&Tuning::default(), |_| {});
+        lab.until("it leads", 5_000_000, |lab| lab.nodes[0].member.ctx.connection.is_primary());
+        let ctx = &lab.nodes[0].member.ctx;
+        let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
+        let refusal = |seqno, log| is_of_another_log(ctx, Gtid { uuid: history, seqno }, log, &bases);
+        assert_eq!(refusal(40, Uuid::NIL), None, "the founding data themselves");
+        let text = refusal(41, Uuid::NIL).expect("another cluster may have assigned 41");
+        assert!(text.contains("founded on data at seqno 40"), "{text}");
+        assert_eq!(refusal(41, ctx.raft.committed_state().log_id), None, "it got there with this log");
+        let trimmed = is_of_another_log(ctx, Gtid { uuid: history, seqno: 40 }, Uuid::NIL, &[]);
+        assert!(trimmed.is_some(), "where the log began is not known any more");
+
+        let own_history = context();
+        let position = Gtid { uuid: own_history.raft.committed_state().history, seqno: 99 };
+        assert_eq!(is_of_another_log(&own_history, position, Uuid::NIL, &[]), None);
+    }
+}
