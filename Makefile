@@ -112,7 +112,9 @@ SIM_PROFILE ?= sim
 sim:
 	$(call say,simulator)
 	@$(CARGO) build $(LOCKED) --profile $(SIM_PROFILE) -p lockstep-sim
-	@$(TARGET)/$(SIM_PROFILE)/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FROM),--from $(FROM))
+# Memory is kept for the next start of a member: returning it to the system takes a tenth of the time.
+	@MIMALLOC_PURGE_DELAY=-1 $(TARGET)/$(SIM_PROFILE)/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FROM),--from $(FROM))
 
 .PHONY: ddl
 ddl: setup-test

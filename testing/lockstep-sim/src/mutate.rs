@@ -101,7 +101,7 @@ pub const PLANTS: &[Plant] = &[
     in_policies(plant("no-zones-awaited", Core(NoZonesAwaited), 20, 0)),
     in_policies(plant("received-is-persisted", Core(ReceivedIsPersisted), 20, 0)),
     in_policies(plant("falls-back-at-once", Core(FallsBackAtOnce), 20, 0)),
-    in_policies(plant("stays-fallen-back", Core(StaysFallenBack), 25, 0)),
+    in_policies(plant("stays-fallen-back", Core(StaysFallenBack), 90, 0)),
     in_policies(plant("timeout-not-agreed-on", Core(TimeoutNotAgreedOn), 25, 0)),
     in_policies(plant("any-members-acks-count", Core(AnyMembersAcksCount), 250, 0)),
     plant("relayed-of-any-term", Core(RelayedOfAnyTerm), 250, 0),

@@ -1,5 +1,5 @@
-//! The network between members: every directed link has its own delay, loss, duplication and reordering, and can be
-//! cut in one direction alone.
+//! The network between members: every directed link has its own delay, loss and width, and can be cut in one direction
+//! alone.
 
 use crate::rng::Rng;
 use lockstep_core::Micros;
@@ -13,10 +13,6 @@ pub(crate) struct Quality {
     pub(crate) jitter: Micros,
     /// Chance of a message to be lost, ppm.
     pub(crate) loss: u32,
-    /// Chance of a message to come twice, ppm.
-    pub(crate) duplicate: u32,
-    /// Chance of a message to ignore those before it, ppm. The others keep their order, as on a connection.
-    pub(crate) reorder: u32,
     /// Bytes that pass in a millisecond.
     pub(crate) bytes_per_ms: u64,
     /// Messages queue behind each other. Otherwise large ones are only late.
@@ -25,15 +21,8 @@ pub(crate) struct Quality {
 
 impl Quality {
     /// A good local network.
-    pub(crate) const LAN: Quality = Quality {
-        delay: 60,
-        jitter: 120,
-        loss: 0,
-        duplicate: 0,
-        reorder: 0,
-        bytes_per_ms: 100_000,
-        queues: false,
-    };
+    pub(crate) const LAN: Quality =
+        Quality { delay: 60, jitter: 120, loss: 0, bytes_per_ms: 100_000, queues: false };
 }
 
 /// TCP sends a packet again after this time if no ack tells it to do so sooner.

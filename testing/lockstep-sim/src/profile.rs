@@ -278,12 +278,7 @@ impl Profile {
             }
             _ => Quality { delay: 100, jitter: 100, bytes_per_ms: rng.between(100, 2000), ..Quality::LAN },
         };
-        let quality = Quality {
-            loss: *rng.pick(&[0, 0, 0, 100, 2_000, 20_000]),
-            duplicate: *rng.pick(&[0, 0, 100, 5_000]),
-            reorder: *rng.pick(&[0, 0, 1_000, 50_000]),
-            ..quality
-        };
+        let quality = Quality { loss: *rng.pick(&[0, 0, 0, 100, 2_000, 20_000]), ..quality };
         let disk = match rng.below(4) {
             0 => DiskSpeed { sync: 50, jitter: 100 },
             1 => DiskSpeed { sync: 500, jitter: 1500 },
@@ -326,22 +321,12 @@ impl Profile {
             batching: *rng.pick(&[0, 0, 50, 500]),
             propose_every: rng.between(25, 85) * MS,
             burst_one_in: *rng.pick(&[50, 200, 1000]),
-            rows: {
-                rng.below(3);
-                *rng.pick(&[3, 30, 300, 300])
-            },
+            rows: *rng.pick(&[3, 30, 300, 300]),
             appliers: *rng.pick(&[1, 4, 16]),
             apply: *rng.pick(&[100, 2 * MS, 2 * MS, 50 * MS]),
-            restart: {
-                rng.below(3);
-                rng.between(100, 1000);
-                (rng.between(1, 50) * MS, rng.between(100, 8_000) * MS)
-            },
+            restart: (rng.between(1, 50) * MS, rng.between(100, 8_000) * MS),
             drift: *rng.pick(&[0, 100, 5_000]),
-            policies: {
-                rng.below(4);
-                false
-            },
+            policies: false,
         }
     }
 }

@@ -121,6 +121,8 @@ pub(crate) struct World {
     trouble: bool,
     healed_at: Micros,
     answers_at_heal: u64,
+    /// There has been a leader since.
+    led_since_heal: bool,
     done: bool,
 }
 
@@ -142,7 +144,7 @@ impl World {
             disk_timeout: Duration::from_millis(*rng.pick(&[0, 1000, 5000])),
             relay: settings.relays(),
             segment_bytes: profile.segment_bytes,
-            log_bytes: *rng.pick(&[64 << 10, 1 << 20, 1 << 30]),
+            log_bytes: *rng.pick(&[64 << 10, 128 << 10, 512 << 10, 1 << 30]),
             log_max_bytes: 8 << 20,
             log_keep: Duration::from_secs(*rng.pick(&[0, 0, 20])),
             ..Tuning::default()
@@ -230,6 +232,7 @@ impl World {
             trouble: false,
             healed_at: 0,
             answers_at_heal: 0,
+            led_since_heal: false,
             done: false,
             rng,
         }

@@ -14,10 +14,7 @@ pub(crate) struct Writers {
 
 impl Writers {
     pub(crate) fn new(seed: u64) -> Writers {
-        let mut rng = Rng::new(!seed);
-        // Keeps what each seed draws.
-        rng.between(250, 700);
-        Writers { rng, at: None, until: 0 }
+        Writers { rng: Rng::new(!seed), at: None, until: 0 }
     }
 
     /// Where a client writes, of these members; `None`: anywhere.

@@ -5,6 +5,7 @@ use crate::fallback::stays_away;
 use crate::history::{Check, Violation, hold};
 use crate::node::{Fate, Node};
 use crate::profile::{MS, SECOND};
+use lockstep_core::policy::Policy;
 use lockstep_core::{Entry, Micros, Seqno};
 use lockstep_log::{MemDisk, Replay, read_rescue, rescue_number};
 use lockstep_node::LocalState;
@@ -20,6 +21,7 @@ impl World {
         self.round += 1;
         self.trouble = false;
         (self.healed_at, self.answers_at_heal) = (self.now, self.answers);
+        self.led_since_heal = false;
         self.mend_links();
         self.short_terms = 0;
         self.weather += 1;
@@ -114,6 +116,20 @@ impl World {
         with_data.all(|node| node.process.is_some() && node.server.wants_state)
     }
 
+    /// Whether there is a leader some time after the faults; the operator has it replace a policy that nobody can meet.
+    fn found_leader(&mut self, leader: Option<usize>) {
+        let Some(leader) = leader else { return };
+        let Some(process) = &self.nodes[leader].process else { return };
+        let policy = process.node.raft().policy();
+        if !std::mem::replace(&mut self.led_since_heal, true) {
+            let took = self.now - self.healed_at;
+            self.counters.longest_election = self.counters.longest_election.max(took);
+        }
+        if self.is_unmeetable(policy) && self.rng.one_in(10) {
+            self.request_policy(leader, Policy::default());
+        }
+    }
+
     /// The seqnos in all rescue files.
     fn rescued(&self) -> Result<BTreeSet<Seqno>, Violation> {
         let mut seqnos = self.rescued.clone();
@@ -141,6 +157,7 @@ impl World {
                 (self.now - self.healed_at) / SECOND
             );
             let leader = self.nodes.iter().position(|node| node.process.as_ref().is_some_and(|p| p.leads));
+            self.found_leader(leader);
             let leader = leader.filter(|at| !self.nodes[*at].hello.arbitrator);
             if let Some(leader) = leader
                 && self.round > 0

@@ -33,6 +33,8 @@ pub(crate) enum End {
     Room(usize),
     Database(usize),
     Paused(usize),
+    /// A policy that nobody can meet is replaced.
+    Policy(usize),
     Clock(usize),
     /// The next of a row of leaders dies; so many are left.
     Leader(u32),
@@ -376,7 +378,7 @@ impl World {
         self.wake(at, 0);
     }
 
-    /// Requests a policy that can be met while all members are present.
+    /// Requests a policy that can be met while all members are present; now and then one that nobody can meet, for a while.
     fn change_policy(&mut self, at: usize) {
         let others = self.used().len() as u64 - 1;
         let kinds = [
@@ -392,7 +394,7 @@ impl World {
         let weak = with_data == used.len() || with_data > 2;
         let zones: BTreeSet<u8> = used.iter().map(|at| self.nodes[*at].hello.zone).collect();
         let kinds = if weak { &kinds[..] } else { &kinds[3..] };
-        let policy = Policy {
+        let mut policy = Policy {
             kind: *self.rng.pick(kinds),
             acks: self.rng.between(0, others.min(3)) as u8,
             zone_acks: self.rng.below(zones.len().max(1) as u64) as u8,
@@ -400,7 +402,20 @@ impl World {
             timeout: *self.rng.pick(&[0, 0, 50 * MS, 500 * MS, 3_000 * MS]),
             max_at_risk: *self.rng.pick(&[1, 5, 100, 10_000]),
         };
+        if self.rng.one_in(10) {
+            (policy.acks, policy.zone_acks) = (others as u8 + 1, zones.len() as u8);
+            self.until(50 * MS, 5 * SECOND, End::Policy(at));
+        }
         self.request_policy(at, policy);
+    }
+
+    /// Whether no members could meet this policy, even if all of them were present.
+    pub(crate) fn is_unmeetable(&self, policy: Policy) -> bool {
+        let used = self.used();
+        let zones: BTreeSet<u8> = used.iter().map(|at| self.nodes[*at].hello.zone).collect();
+        let waits = policy.kind != PolicyKind::Async;
+        let acks = policy.kind == PolicyKind::Semisync && usize::from(policy.acks) >= used.len();
+        waits && (acks || usize::from(policy.zone_acks) >= zones.len().max(1))
     }
 
     pub(crate) fn request_policy(&mut self, at: usize, policy: Policy) {
@@ -429,6 +444,7 @@ impl World {
                 self.nodes[at].disk.set_capacity(None);
             }
             End::Database(at) => self.nodes[at].database_hangs = false,
+            End::Policy(at) => self.request_policy(at, Policy::default()),
             End::Paused(at) => self.pause_apply(at, false),
             End::Clock(at) => self.nodes[at].clock.set(self.now, 0, 1_000_000),
             End::Leader(left) => self.crash_next(left),
