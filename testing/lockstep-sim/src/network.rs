@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn link_cut_twice_passes_after_two_mends_and_in_the_other_direction_always() {
+    fn twice_cut_link_passes_again_after_two_mends() {
         let mut net = Network::new(2, Quality::LAN);
         net.cut(0, 1);
         net.cut(0, 1);
