@@ -6,7 +6,7 @@ use crate::history::{Check, Violation, hold};
 use crate::node::{Fate, Node};
 use crate::profile::{MS, SECOND};
 use lockstep_core::policy::Policy;
-use lockstep_core::{Entry, Micros, Seqno};
+use lockstep_core::{Entry, MemberId, Micros, Seqno};
 use lockstep_log::{MemDisk, Replay, read_rescue, rescue_number};
 use lockstep_node::LocalState;
 use std::collections::BTreeSet;
@@ -107,7 +107,16 @@ impl World {
                 ));
             }
         }
-        (self.round > 0 && self.answers == self.answers_at_heal).then(|| "nobody has written".into())
+        let name = |id: &MemberId| self.nodes.iter().find(|node| node.id == *id).map(|node| &node.hello.name);
+        (self.round > 0 && self.answers == self.answers_at_heal).then(|| {
+            let raft = leader.node.raft();
+            let voters: Vec<_> = raft.tail_state().membership.voters().filter_map(|id| name(&id)).collect();
+            format!(
+                "nobody has written: {:?} leads the voters {voters:?}, policy {:?}",
+                name(&raft.id()),
+                raft.policy()
+            )
+        })
     }
 
     /// Whether each member with data waits for those of another.

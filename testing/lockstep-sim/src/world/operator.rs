@@ -54,6 +54,14 @@ impl World {
             2 => {
                 let at = *self.rng.pick(&used);
                 self.nodes[at].hello.wants_vote ^= true;
+                // An arbitrator that is the only voter leads, and nobody may write under a weak policy.
+                let votes = |at: &usize| {
+                    let hello = &self.nodes[*at].hello;
+                    hello.wants_vote && !hello.arbitrator
+                };
+                if !used.iter().any(votes) {
+                    self.nodes[at].hello.wants_vote = true;
+                }
                 self.leave(at);
             }
             3 => {
