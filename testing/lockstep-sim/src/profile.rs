@@ -318,7 +318,7 @@ impl Profile {
             disk,
             sector_bytes: *rng.pick(&[512, 512, 4096, 64]),
             start_fails: *rng.pick(&[0, 0, 4, 30]),
-            batching: *rng.pick(&[0, 0, 50, 500]),
+            batching: *rng.pick(&[0, 50, 200, 1000]),
             propose_every: rng.between(25, 85) * MS,
             burst_one_in: *rng.pick(&[50, 200, 1000]),
             rows: *rng.pick(&[3, 30, 300, 300]),
