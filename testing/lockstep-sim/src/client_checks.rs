@@ -19,6 +19,17 @@ struct Had {
     memory: u32,
 }
 
+/// A write that was acknowledged: by which machine, as which seqno, and whether it may be lost with that machine's data.
+#[derive(Clone, Copy, Debug)]
+struct Acknowledged {
+    at: usize,
+    seqno: Seqno,
+    weak: bool,
+}
+
+/// Writes in rescue files: on which machine, with which seqno.
+pub(crate) type Rescued = BTreeSet<(usize, Seqno, Mark)>;
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct ClientChecks {
@@ -36,8 +47,8 @@ pub(crate) struct ClientChecks {
     seqnos: FxHashMap<Mark, Seqno>,
     /// Verdicts on entries that are not known to be committed.
     open: BTreeMap<Seqno, bool>,
-    /// Acknowledged writes: their seqnos, and whether they may be lost with the member that acknowledged them.
-    pub(crate) answered: BTreeMap<Mark, (Seqno, bool)>,
+    /// Acknowledged writes.
+    answered: BTreeMap<Mark, Acknowledged>,
     /// Writes reported as never to be ordered.
     pub(crate) never: BTreeSet<Mark>,
     /// Causal reads must see everything up to this seqno.
@@ -193,15 +204,16 @@ impl ClientChecks {
         let voters: Vec<MemberId> = before.membership.voters().collect();
         let durable = is_committed
             || voters.iter().filter(|id| has(nodes, id, had.disk)).count() >= before.membership.majority();
-        self.answered.insert(mark, (seqno, !durable));
+        self.answered.insert(mark, Acknowledged { at, seqno, weak: !durable });
         if durable {
             self.durable = self.durable.max(seqno);
         }
         Ok(())
     }
 
-    /// At the end all databases are equal, and hold every acknowledged write that is not in a rescue file.
-    pub(crate) fn compare(&mut self, nodes: &[Node], rescued: &BTreeSet<Seqno>) -> Check {
+    /// At the end all databases are equal, and hold every acknowledged write that is not in a rescue file of the member that
+    /// acknowledged it.
+    pub(crate) fn compare(&mut self, nodes: &[Node], rescued: &Rescued) -> Check {
         let with_data: Vec<&Node> =
             nodes.iter().filter(|node| node.fate == Fate::In && !node.hello.arbitrator).collect();
         let Some(first) = with_data.first().map(|node| &node.server.database) else { return Ok(()) };
@@ -218,12 +230,13 @@ impl ClientChecks {
                 first.iter().zip(other).find(|(a, b)| a != b)
             );
         }
-        for (mark, (seqno, weak)) in std::mem::take(&mut self.answered) {
+        for (mark, Acknowledged { at, seqno, weak }) in std::mem::take(&mut self.answered) {
             let there = first.get(&seqno) == Some(&mark);
             hold!(
-                there || weak && rescued.contains(&seqno),
+                there || weak && rescued.contains(&(at, seqno, mark)),
                 "acknowledged is in the database, or lost as its policy allows and in a rescue file",
-                "write {mark}, acknowledged as seqno {seqno} (weak: {weak})"
+                "write {mark}, acknowledged by n{} as seqno {seqno} (weak: {weak})",
+                at + 1
             );
             self.lost += u64::from(!there);
         }

@@ -3,6 +3,7 @@
 use crate::apply_order::ApplyOrder;
 use crate::streams::{StreamEffect, Streams};
 use bytes::Bytes;
+use lockstep_core::writeset::WriteSet;
 use lockstep_core::{EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, ViewUuid};
 use lockstep_log::MemDisk;
 use lockstep_node::simulation::SimulatedNode;
@@ -16,8 +17,8 @@ pub(crate) type Mark = u64;
 const FLUSH_INTERVAL: Micros = 1_000_000;
 
 /// The write to which these data belong.
-pub(crate) fn mark_of(ordered: &Ordered) -> Mark {
-    let data = ordered.writeset.data.first_chunk::<8>();
+pub(crate) fn mark_of(writeset: &WriteSet) -> Mark {
+    let data = writeset.data.first_chunk::<8>();
     data.map_or(0, |bytes| Mark::from_le_bytes(*bytes))
 }
 
@@ -153,7 +154,8 @@ impl Server {
     /// An entry for the appliers, or for the thread that waits for it.
     pub(crate) fn delivered_entry(&mut self, ordered: Ordered) {
         assert!(matches!(ordered.kind, EntryKind::WriteSet | EntryKind::TotalOrder));
-        let (meaning, effect) = (Meaning::Write(mark_of(&ordered), ordered.pass), StreamEffect::of(&ordered));
+        let (meaning, effect) =
+            (Meaning::Write(mark_of(&ordered.writeset), ordered.pass), StreamEffect::of(&ordered));
         self.place(ordered.seqno, meaning, effect, Some(ordered));
     }
 

@@ -13,7 +13,7 @@ mod process;
 mod round;
 mod streaming;
 
-use crate::client_checks::ClientChecks;
+use crate::client_checks::{ClientChecks, Rescued};
 use crate::clock::{Clock, Name};
 use crate::counters::Counters;
 use crate::history::{Check, History, Violation};
@@ -31,10 +31,9 @@ use crate::writers::Writers;
 use bytes::Bytes;
 use connections::Links;
 use faults::{AroundWeights, End};
-use lockstep_core::{Gtid, Micros, Seqno, Uuid};
+use lockstep_core::{Gtid, Micros, Uuid};
 use lockstep_log::MemDisk;
 use lockstep_node::{Hello, Tuning};
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The history that the first member founds.
@@ -103,8 +102,8 @@ pub(crate) struct World {
     around: AroundWeights,
     /// Where the clients are, if not anywhere.
     writers: Option<Writers>,
-    /// Seqnos in the rescue files of disks that are gone.
-    rescued: BTreeSet<Seqno>,
+    /// The writes in the rescue files of disks that are gone.
+    rescued: Rescued,
     /// Counts what may change who reaches whom.
     weather: u64,
     /// So many new leaders will not last.
@@ -220,7 +219,7 @@ impl World {
             at_risk: at_risk::AtRisk::default(),
             around,
             writers,
-            rescued: BTreeSet::new(),
+            rescued: Rescued::new(),
             weather: 0,
             short_terms: 0,
             streaming: Vec::new(),

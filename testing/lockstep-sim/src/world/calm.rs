@@ -1,15 +1,17 @@
 //! The end of all faults: every member becomes well within a bound, and then all databases are equal.
 
 use super::{Event, World};
+use crate::client_checks::Rescued;
 use crate::fallback::stays_away;
 use crate::history::{Check, Violation, hold};
 use crate::node::{Fate, Node};
 use crate::profile::{MS, SECOND};
+use crate::server::mark_of;
 use lockstep_core::policy::Policy;
-use lockstep_core::{Entry, MemberId, Micros, Seqno};
+use lockstep_core::writeset::WriteSet;
+use lockstep_core::{Entry, MemberId, Micros};
 use lockstep_log::{MemDisk, Replay, read_rescue, rescue_number};
 use lockstep_node::LocalState;
-use std::collections::BTreeSet;
 
 /// After the faults end, all members must be well within this time.
 const HEALING: Micros = 90 * SECOND;
@@ -73,9 +75,8 @@ impl World {
     }
 
     /// The rescue files of a disk are kept, which is gone otherwise.
-    pub(crate) fn keep_rescued(&mut self, at: usize) {
-        // A file that cannot be read is found at the next comparison.
-        let _ = rescued_seqnos(&self.nodes[at].disk, &mut self.rescued);
+    pub(crate) fn keep_rescued(&mut self, at: usize) -> Check {
+        read_rescue_files(&self.nodes[at].disk, at, &mut self.rescued)
     }
 
     /// Why not all is well yet.
@@ -139,13 +140,13 @@ impl World {
         }
     }
 
-    /// The seqnos in all rescue files.
-    fn rescued(&self) -> Result<BTreeSet<Seqno>, Violation> {
-        let mut seqnos = self.rescued.clone();
-        for node in &self.nodes {
-            rescued_seqnos(&node.disk, &mut seqnos)?;
+    /// The writes in all rescue files.
+    fn rescued(&self) -> Result<Rescued, Violation> {
+        let mut rescued = self.rescued.clone();
+        for (at, node) in self.nodes.iter().enumerate() {
+            read_rescue_files(&node.disk, at, &mut rescued)?;
         }
-        Ok(seqnos)
+        Ok(rescued)
     }
 
     pub(crate) fn calm(&mut self) -> Check {
@@ -209,13 +210,15 @@ impl World {
     }
 }
 
-/// The seqnos in the rescue files of a disk.
-fn rescued_seqnos(disk: &MemDisk, seqnos: &mut BTreeSet<Seqno>) -> Check {
+/// Adds the writes in the rescue files of this machine's disk.
+fn read_rescue_files(disk: &MemDisk, at: usize, rescued: &mut Rescued) -> Check {
     for name in disk.names().into_iter().filter(|name| rescue_number(name).is_some()) {
         let mut visitor = |replay: Replay| {
             if let Replay::Record(record) = replay {
                 let entry = Entry::decode_body(record.index, record.term, record.body);
-                seqnos.insert(entry.map_err(|e| e.to_string())?.seqno);
+                let entry = entry.map_err(|error| error.to_string())?;
+                let set = WriteSet::parse(&entry.payload());
+                rescued.extend(set.ok().map(|set| (at, entry.seqno, mark_of(&set))));
             }
             Ok(())
         };

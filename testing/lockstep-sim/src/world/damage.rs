@@ -1,6 +1,8 @@
-//! Media damage to a log. It strikes bytes before the last sync, as [`crate::damage`] explains.
+//! Media damage to a log. It strikes bytes before the last sync but one: nothing written later could reveal damage to the
+//! last one.
 
 use super::World;
+use crate::history::Check;
 use lockstep_log::MemDisk;
 
 /// The identity file, and where its two slots are.
@@ -14,12 +16,14 @@ fn segment_name(number: u64) -> String {
 
 impl World {
     /// The power fails, and comes back to a medium that is not what it was.
-    pub(crate) fn damage(&mut self) {
-        let Some(at) = self.any_running() else { return };
+    pub(crate) fn damage(&mut self) -> Check {
+        let Some(at) = self.any_running() else { return Ok(()) };
         let safe = self.nodes[at].process.as_ref().and_then(|p| p.synced_to[0]);
-        let Some((number, bytes)) = safe.filter(|_| self.bearable(at) && self.has_better(at)) else { return };
+        let Some((number, bytes)) = safe.filter(|_| self.bearable(at) && self.has_better(at)) else {
+            return Ok(());
+        };
         self.stop(at, true);
-        self.keep_rescued(at);
+        self.keep_rescued(at)?;
         let disk = self.nodes[at].disk.clone();
         for _ in 0..self.rng.between(1, 3) {
             if self.rng.one_in(8) {
@@ -30,6 +34,7 @@ impl World {
         }
         let (low, high) = self.profile.restart;
         self.start_later(at, low, high);
+        Ok(())
     }
 
     /// One of the two slots; both are alike then, so that nothing is lost. Or both, and the identity is lost.

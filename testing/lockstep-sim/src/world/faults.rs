@@ -106,7 +106,7 @@ impl World {
             Some(fault) => {
                 self.tell(format_args!("fault: {fault:?}"));
                 self.counters.by_kind[kind] += 1;
-                self.strike(*fault);
+                return self.strike(*fault);
             }
             None => self.around(AROUND[kind - FAULTS.len()]),
         }
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    fn strike(&mut self, fault: Fault) {
+    fn strike(&mut self, fault: Fault) -> Check {
         let restart = self.profile.restart;
         match fault {
             Fault::Crash => {
@@ -159,14 +159,14 @@ impl World {
             }
             Fault::Degrade => self.degrade(),
             Fault::SlowDisk => {
-                let Some(at) = self.any_running() else { return };
+                let Some(at) = self.any_running() else { return Ok(()) };
                 let sync = self.rng.between(10 * MS, 1_500 * MS);
                 self.nodes[at].speed = DiskSpeed { sync, jitter: sync };
                 self.say(at, format_args!("has a slow disk: {} ms", sync / MS));
                 self.until(50 * MS, 6 * SECOND, End::Disk(at));
             }
             Fault::FailingDisk => {
-                let Some(at) = self.any_running() else { return };
+                let Some(at) = self.any_running() else { return Ok(()) };
                 let (kind, n) = (self.rng.below(3), self.rng.between(1, 12));
                 let node = &mut self.nodes[at];
                 node.disk_fails = true;
@@ -177,7 +177,7 @@ impl World {
                 }
             }
             Fault::FullDisk => {
-                let Some(at) = self.any_running() else { return };
+                let Some(at) = self.any_running() else { return Ok(()) };
                 let room = self.rng.below(4 * self.profile.segment_bytes.min(64 << 10));
                 let node = &mut self.nodes[at];
                 (node.disk_fails, node.disk_full) = (true, true);
@@ -185,7 +185,7 @@ impl World {
                 self.say(at, format_args!("has {room} bytes left on its disk"));
                 self.until(50 * MS, 9 * SECOND, End::Room(at));
             }
-            Fault::Damage => self.damage(),
+            Fault::Damage => return self.damage(),
             Fault::ClockStep => self.step_clock(),
             Fault::Membership => self.change_members(),
             Fault::MembershipBurst => {
@@ -195,29 +195,30 @@ impl World {
             }
             Fault::Transfer => self.hand_over(),
             Fault::PeerNotice => {
-                let (Some(at), Some(peer)) = (self.any_running(), self.any_running()) else { return };
+                let (Some(at), Some(peer)) = (self.any_running(), self.any_running()) else { return Ok(()) };
                 if at != peer {
                     self.say(at, format_args!("loses its connection to n{}", peer + 1));
                     self.hang_up(at, peer, SECOND);
                 }
             }
             Fault::Trim => {
-                let Some(at) = self.any_running() else { return };
+                let Some(at) = self.any_running() else { return Ok(()) };
                 let kept = self.nodes[at].tuning.log_bytes;
                 let bytes = self.rng.below(4 * self.profile.segment_bytes);
                 self.keep_log(at, bytes);
                 self.until(SECOND, 20 * SECOND, End::Trim(at, kept));
             }
             Fault::LoseDatabase => {
-                let Some(at) = self.any_running() else { return };
+                let Some(at) = self.any_running() else { return Ok(()) };
                 if self.has_better(at) {
                     self.crash(at, restart);
                     self.nodes[at].server = crate::server::Server::new();
                     self.say(at, format_args!("has lost its database"));
                 }
             }
-            Fault::Replace => self.replace(),
+            Fault::Replace => return self.replace(),
         }
+        Ok(())
     }
 
     /// The leader dies; soon after the next one was elected, it dies, too.

@@ -4,6 +4,7 @@
 //! logs and databases are lost only while the others can bear it.
 
 use super::World;
+use crate::history::Check;
 use crate::mutate::{NodeFault, Planted};
 use crate::node::Fate;
 use crate::profile::{MS, SECOND};
@@ -151,10 +152,10 @@ impl World {
     }
 
     /// A machine or its disk is lost for good, and its replacement has a new id.
-    pub(crate) fn replace(&mut self) {
-        let Some(at) = self.any_running() else { return };
+    pub(crate) fn replace(&mut self) -> Check {
+        let Some(at) = self.any_running() else { return Ok(()) };
         if !self.bearable(at) || !self.has_better(at) {
-            return;
+            return Ok(());
         }
         // Policies may ask for acks from each zone.
         let zone = self.nodes[at].hello.zone;
@@ -164,16 +165,17 @@ impl World {
             .position(|node| node.fate == Fate::Out && node.lives == 0 && node.hello.zone == zone)
             .filter(|_| self.rng.one_in(2));
         self.stop(at, true);
-        self.keep_rescued(at);
+        self.keep_rescued(at)?;
         let Some(spare) = spare else {
             self.new_identity(at, false);
             self.start_later(at, MS, self.profile.restart.1);
-            return;
+            return Ok(());
         };
         self.say(at, format_args!("is lost for good"));
         self.nodes[at].fate = Fate::Lost;
         self.nodes[spare].fate = Fate::In;
         self.start_later(spare, MS, SECOND);
+        Ok(())
     }
 
     /// The log is gone: the machine returns as a new member.

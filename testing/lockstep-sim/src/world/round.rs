@@ -388,7 +388,7 @@ impl World {
                 }
                 SubmitOutcome::Ordered(ordered) => {
                     hold!(
-                        server::mark_of(&ordered) == mark,
+                        server::mark_of(&ordered.writeset) == mark,
                         "an answer is the own one",
                         "write {mark} of {} was given another's place",
                         Name(at + 1)
