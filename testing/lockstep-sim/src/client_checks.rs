@@ -187,8 +187,17 @@ impl ClientChecks {
             states.push(Rules { membership: (*membership).clone(), ..last });
         }
         let fallen_back = self.fallen_back.iter().any(|(at, upto)| index <= *upto && had.disk & 1 << at != 0);
-        let met =
-            (0..states.len()).any(|from| is_met(nodes, at, had, &states[from..], &self.joined, fallen_back));
+        let met = is_any_met(
+            &Holders {
+                me: nodes[at].id,
+                zone: nodes[at].hello.zone,
+                on_disk: &|id| has(nodes, id, had.disk),
+                in_memory: &|id| has(nodes, id, had.memory),
+                joined: &self.joined,
+                fallen_back,
+            },
+            &states,
+        );
         if !met {
             let policies: Vec<_> = states.iter().map(|state| (state.policy, state.view.len())).collect();
             return Err(Violation {
@@ -249,22 +258,38 @@ fn has(nodes: &[Node], id: &MemberId, set: u32) -> bool {
     nodes.iter().position(|node| node.has_been(id)).is_some_and(|at| set & 1 << at != 0)
 }
 
-/// Whether the first rules' policy is met for the entry; the other rules came after it.
-fn is_met(
-    nodes: &[Node],
-    at: usize,
-    had: Had,
-    states: &[Rules],
-    joined: &BTreeSet<MemberId>,
+/// The members that have an acknowledged entry.
+struct Holders<'a> {
+    /// The member that acknowledged it.
+    me: MemberId,
+    /// That member's zone.
+    zone: u8,
+    on_disk: &'a dyn Fn(&MemberId) -> bool,
+    in_memory: &'a dyn Fn(&MemberId) -> bool,
+    /// See [`ClientChecks::joined`].
+    joined: &'a BTreeSet<MemberId>,
+    /// Whether semisync has fallen back for this entry.
     fallen_back: bool,
-) -> bool {
+}
+
+/// Whether one of these rules is met for the entry. The first were in force for it; the others came later.
+///
+/// The leader judges the policy and the view of each rule by the membership that is in force at that moment. A member that
+/// joins later therefore counts for the zones of an earlier rule, although it is in no view of that time.
+fn is_any_met(holders: &Holders<'_>, states: &[Rules]) -> bool {
+    (0..states.len()).any(|from| {
+        let rest = &states[from..];
+        rest.iter().any(|now| is_met(holders, rest, &now.membership))
+    })
+}
+
+/// Whether the first rules' policy is met for the entry under this membership; the other rules came after the first.
+fn is_met(holders: &Holders<'_>, states: &[Rules], membership: &Membership) -> bool {
     let Some((state, later)) = states.split_first() else { return false };
     let policy = state.policy;
-    let me = nodes[at].id;
-    let on_disk = |id: &MemberId| has(nodes, id, had.disk);
-    let received = |id: &MemberId| on_disk(id) || policy.on_receive && has(nodes, id, had.memory);
-    let others = || state.membership.members.iter().filter(|member| member.id != me);
-    let zone = nodes[at].hello.zone;
+    let Holders { me, zone, on_disk, in_memory, joined, fallen_back } = *holders;
+    let received = |id: &MemberId| on_disk(id) || policy.on_receive && in_memory(id);
+    let others = || membership.members.iter().filter(|member| member.id != me);
     let zones = |has: &dyn Fn(&MemberId) -> bool| {
         let zones: BTreeSet<u8> = others().filter(|m| m.zone != zone && has(&m.id)).map(|m| m.zone).collect();
         zones.len() >= usize::from(policy.zone_acks)
@@ -278,13 +303,87 @@ fn is_met(
             on_disk(&me) && acks >= usize::from(policy.acks) && zones(&counts)
         }
         PolicyKind::Quorum => {
-            let count = state.membership.voters().filter(|id| on_disk(id)).count();
-            count >= state.membership.majority() && zones(&on_disk)
+            let count = membership.voters().filter(|id| on_disk(id)).count();
+            count >= membership.majority() && zones(&on_disk)
         }
         PolicyKind::All => {
             let later = || later.iter().filter(|state| state.policy.kind == PolicyKind::All);
             let stays = |id: &MemberId| later().all(|state| state.view.contains(id));
             state.view.iter().filter(|id| stays(id)).all(on_disk) && zones(&on_disk)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_core::Uuid;
+    use lockstep_core::members::{MemberInfo, Role};
+    use lockstep_core::policy::Policy;
+
+    fn id(number: u8) -> MemberId {
+        Uuid([number; 16])
+    }
+
+    /// Rules of `all` with `zone_acks = 1`: the members of the view, and the members with their zones.
+    fn all(after: Index, view: &[u8], members: &[(u8, u8)]) -> Rules {
+        let member = |(number, zone): &(u8, u8)| MemberInfo {
+            id: id(*number),
+            name: format!("n{number}"),
+            address: String::new(),
+            zone: *zone,
+            role: Role::Voter,
+            wants_vote: true,
+            arbitrator: false,
+        };
+        Rules {
+            after,
+            policy: Policy { kind: PolicyKind::All, zone_acks: 1, ..Policy::default() },
+            view: view.iter().map(|number| id(*number)).collect(),
+            membership: Membership { members: members.iter().map(member).collect() },
+        }
+    }
+
+    /// Whether n1 in zone 0 may acknowledge an entry on the disks of these members.
+    fn may_answer(disks: &[u8], states: &[Rules]) -> bool {
+        let holders = Holders {
+            me: id(1),
+            zone: 0,
+            on_disk: &|member| disks.iter().any(|number| id(*number) == *member),
+            in_memory: &|_| false,
+            joined: &BTreeSet::new(),
+            fallen_back: false,
+        };
+        is_any_met(&holders, states)
+    }
+
+    #[test]
+    fn zone_of_member_that_joined_later_counts() {
+        // n4 joins with a view and does not have the entry yet. n3 joins after it and has it.
+        let states = [
+            all(1, &[1, 2], &[(1, 0), (2, 0)]),
+            all(5, &[1, 2, 4], &[(1, 0), (2, 0), (4, 1)]),
+            all(6, &[1, 2, 4], &[(1, 0), (2, 0), (3, 1), (4, 1)]),
+        ];
+        assert!(may_answer(&[1, 2, 3], &states));
+        assert!(!may_answer(&[1, 2], &states), "no other zone has it");
+        assert!(!may_answer(&[1, 3], &states), "n2 of the view lacks it");
+        assert!(!may_answer(&[1, 2, 3], &states[..2]), "n3 is no member");
+    }
+
+    #[test]
+    fn all_does_not_wait_for_member_that_left_the_view() {
+        let members = [(1, 0), (2, 0), (3, 1)];
+        let states = [all(1, &[1, 2, 3], &members), all(5, &[1, 3], &members)];
+        assert!(may_answer(&[1, 3], &states));
+        assert!(!may_answer(&[1, 3], &states[..1]), "n2 is still in the view");
+    }
+
+    #[test]
+    fn earlier_membership_does_not_count_for_later_rules() {
+        // n3 leaves the membership with the view: its disk makes no zone for the entries after that.
+        let states = [all(1, &[1, 2], &[(1, 0), (2, 0), (3, 1)]), all(5, &[1], &[(1, 0), (2, 0)])];
+        assert!(!may_answer(&[1, 3], &states[1..]));
+        assert!(may_answer(&[1, 2, 3], &states));
     }
 }
