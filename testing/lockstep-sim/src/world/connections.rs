@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 
 /// One in this many frames of Raft arrives twice, where frames are repeated.
 const REPEATED: u64 = 64;
+/// One in this many relayed frames arrives twice, everywhere.
+const REPEATED_RELAYED: u64 = 8;
 /// The last version without relays.
 const WITHOUT_RELAYS: u16 = 3;
 
@@ -94,8 +96,12 @@ impl World {
                 raft_message(kind, &payload, |_| true).map_or("a frame of members".into(), |m| brief(&m));
             self.say(at, format_args!("-> {} by {arrival} µs: {text}", Name(to + 1)));
         }
-        if self.repeats && is_raft(kind) && self.rng.one_in(REPEATED) {
-            let late = arrival + self.rng.below(2 * SECOND);
+        // A relay that hangs may pass on what a former leader sent.
+        let relayed = is_raft(kind) && payload.first() == Some(&RELAYED);
+        let repeated = self.repeats && is_raft(kind) && self.rng.one_in(REPEATED);
+        if repeated || relayed && self.rng.one_in(REPEATED_RELAYED) {
+            let longest = (2 * SECOND).max(8 * self.profile.election_timeout);
+            let late = arrival + self.rng.below(longest);
             let lives = (self.nodes[at].life(), self.nodes[to].life());
             self.queue.push(late, Event::Late { from: at, to, lives, kind, payload: payload.clone() });
         }
