@@ -136,6 +136,8 @@ impl Peers {
 
     /// An operator removes this incarnation of a member although it is connected.
     pub(in crate::member) fn set_removed(&mut self, id: MemberId, view_uuid: ViewUuid) {
+        // A repeated command renews the entry: a second one would repeat the order, and push out another member's.
+        self.removed.retain(|entry| *entry != (id, view_uuid));
         self.removed.truncate(REMOVED_MAX - 1);
         self.removed.insert(0, (id, view_uuid));
     }
@@ -370,6 +372,21 @@ mod tests {
         peers.set_removed(hello.id, hello.view_uuid);
         assert!(peers.was_removed(&hello));
         assert!(!peers.was_removed(&Hello { view_uuid: Uuid([7; 16]), ..hello }));
+    }
+
+    #[test]
+    fn repeated_removal_of_member_is_stored_once() {
+        let (ctx, mut peers) = (context(), Peers::default());
+        let hello =
+            |byte| Hello { id: Uuid([byte; 16]), view_uuid: Uuid([byte | 0x40; 16]), ..ctx.me.clone() };
+        let (first, repeated) = (hello(8), hello(9));
+        peers.set_removed(first.id, first.view_uuid);
+        for _ in 0..REMOVED_MAX {
+            peers.set_removed(repeated.id, repeated.view_uuid);
+        }
+        assert!(peers.was_removed(&first), "repeats do not push it out");
+        peers.connect(&ctx.raft, 5, repeated.clone());
+        assert_eq!(peers.removed().collect::<Vec<_>>(), [repeated.id]);
     }
 
     #[test]
