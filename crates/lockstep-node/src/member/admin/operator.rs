@@ -17,7 +17,7 @@ use crate::wire::OperatorMessage;
 use bytes::Bytes;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::raft::ChangeError;
-use lockstep_core::{MemberId, Micros};
+use lockstep_core::{MemberId, Micros, ViewUuid};
 
 /// When a command is answered at the latest.
 const TIMEOUT: Micros = 10_000_000;
@@ -72,9 +72,20 @@ struct Listing {
 
 #[derive(Debug)]
 enum Work {
-    Switchover { to: MemberId, view: Option<Listing> },
-    Remove { id: MemberId, name: String },
-    Promote { id: MemberId, name: String },
+    Switchover {
+        to: MemberId,
+        view: Option<Listing>,
+    },
+    Remove {
+        id: MemberId,
+        name: String,
+        /// The incarnation that is connected and removed by force, if one is.
+        connected: Option<ViewUuid>,
+    },
+    Promote {
+        id: MemberId,
+        name: String,
+    },
 }
 
 /// See the module's documentation.
@@ -231,6 +242,7 @@ impl Operator {
     /// A removed member takes the order from its leader only, and hears nothing of the leader's log any more. So the
     /// leader shows itself first.
     pub(in crate::member) fn order_removed_to_leave(&mut self, ctx: &mut Context) {
+        ctx.peers.review_removals(&ctx.raft);
         let recently = |at| ctx.now < at + LEAVE_INTERVAL;
         if self.leave_ordered.is_some_and(recently) {
             return;
@@ -343,7 +355,7 @@ impl Operator {
                 *view = placed;
                 step
             }
-            Work::Remove { id, name } => removal_step(ctx, *id, name),
+            Work::Remove { id, name, connected } => removal_step(ctx, *id, name, *connected),
             Work::Promote { id, name } => {
                 let step = promotion_step(ctx, *id, name);
                 // Fail before the member that was given the command times out.
@@ -414,27 +426,24 @@ fn plan_removal(ctx: &mut Context, name: &str, force: bool) -> Result<Work, Step
     }
     let membership = ctx.raft.membership();
     let rest = membership.without(&id);
-    let connected = rest.voters().filter(|v| *v == ctx.me.id || ctx.peers.contains_key(v)).count();
-    if connected < rest.majority() {
+    let present = rest.voters().filter(|v| *v == ctx.me.id || ctx.peers.contains_key(v)).count();
+    if present < rest.majority() {
         return Err(Step::Failed(format!(
-            "without {name} {connected} of {} voters would be connected, and {} are needed: remove those that are \
+            "without {name} {present} of {} voters would be connected, and {} are needed: remove those that are \
              not connected first",
             rest.voters().count(),
             rest.majority()
         )));
     }
-    if let Some(peer) = ctx.peers.get(&id) {
-        if !force {
-            return Err(Step::Failed(format!(
-                "{name} is connected: stop its server, which takes it out of the voters in good order; --force \
-                 removes it anyway"
-            )));
-        }
-        let view_uuid = peer.hello.view_uuid;
-        ctx.peers.set_removed(id, view_uuid);
+    let connected = ctx.peers.view_uuid_of(&id);
+    if connected.is_some() && !force {
+        return Err(Step::Failed(format!(
+            "{name} is connected: stop its server, which takes it out of the voters in good order; --force removes \
+             it anyway"
+        )));
     }
     ctx.log(Level::Info, format!("{name} is removed, by an operator's command"));
-    Ok(Work::Remove { id, name })
+    Ok(Work::Remove { id, name, connected })
 }
 
 fn plan_promotion(ctx: &mut Context, name: &str) -> Result<Work, Step> {
@@ -591,7 +600,7 @@ fn switchover_step(
     }
 }
 
-fn removal_step(ctx: &mut Context, id: MemberId, name: &str) -> Step {
+fn removal_step(ctx: &mut Context, id: MemberId, name: &str, connected: Option<ViewUuid>) -> Step {
     let membership = ctx.raft.membership();
     if membership.get(&id).is_none() {
         if ctx.raft.committed_state().membership.get(&id).is_some() {
@@ -612,7 +621,14 @@ fn removal_step(ctx: &mut Context, id: MemberId, name: &str) -> Step {
         return Step::Retry;
     }
     match ctx.raft.change_membership(ctx.now, membership.without(&id)) {
-        Ok(_) | Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
+        Ok(_) => {
+            // Not earlier: a command that fails before removes nobody.
+            if let Some(view_uuid) = connected {
+                ctx.peers.set_removed(id, view_uuid, ctx.raft.term());
+            }
+            Step::Wait
+        }
+        Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
         Err(error) => Step::Failed(error.to_string()),
     }
 }

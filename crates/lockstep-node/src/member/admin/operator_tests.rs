@@ -245,6 +245,86 @@ fn member_stays_while_its_removal_is_not_committed() {
     assert!(!is_removed(&lab, 1));
 }
 
+const EVICT: Duration = Duration::from_secs(1);
+
+/// Moves leadership.
+fn switch_over(lab: &mut Lab, at: usize, to: usize) {
+    let token = lab.command(at, switchover(&format!("n{}", to + 1)));
+    let answer = lab.answer(token);
+    assert!(answer.ok, "{answer:?}");
+    lab.until("all know", 1_000_000, |lab| {
+        lab.nodes.iter().all(|n| n.member.ctx.raft.leader() == Some(lab.id(to)))
+    });
+}
+
+/// The third member is away until it is forgotten. Then it returns as the same incarnation.
+fn return_after_eviction(lab: &mut Lab) {
+    lab.cut(2, true);
+    lab.until("it is forgotten", 20_000_000, |lab| {
+        lab.nodes[0].member.ctx.raft.membership().members.len() == 3
+    });
+    lab.run(100_000);
+    lab.cut(2, false);
+    lab.until("it votes again or leaves", 10_000_000, |lab| lab.voters(0).len() == 4 || is_removed(lab, 2));
+    assert!(!is_removed(lab, 2));
+}
+
+/// The removal that the first leader appended is truncated, and the member stays a voter.
+#[test]
+fn member_of_undone_removal_may_return_later() {
+    let mut lab = Lab::new(4, &Tuning { evict_timeout: EVICT, ..Tuning::default() });
+    lab.run(1_000_000);
+    for silent in 1..4 {
+        lab.nodes[silent].frozen = true;
+    }
+    let token = lab.command(0, remove("n3", true));
+    lab.until("the removal is appended", 1_000_000, |lab| lab.voters(0).len() == 3);
+    lab.cut(0, true);
+    assert!(!lab.answer(token).ok, "nor is the next leader asked");
+    for silent in 1..4 {
+        lab.nodes[silent].frozen = false;
+    }
+    lab.until("another leads", 5_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
+    lab.cut(0, false);
+    lab.until("the removal is undone", 5_000_000, |lab| lab.voters(0).len() == 4);
+    switch_over(&mut lab, 1, 0);
+    return_after_eviction(&mut lab);
+}
+
+/// The removal is committed, but the next leader takes the member back.
+#[test]
+fn member_taken_back_after_removal_may_return_later() {
+    let mut lab = Lab::new(4, &Tuning { evict_timeout: EVICT, ..Tuning::default() });
+    lab.run(1_000_000);
+    let token = lab.command(0, remove("n3", true));
+    lab.until("the removal is appended", 1_000_000, |lab| lab.voters(0).len() == 3);
+    lab.cut(2, true);
+    assert!(lab.answer(token).ok);
+    let token = lab.command(0, switchover("n2"));
+    assert!(lab.answer(token).ok);
+    lab.cut(2, false);
+    lab.until("it votes again", 10_000_000, |lab| lab.voters(0).len() == 4);
+    switch_over(&mut lab, 1, 0);
+    return_after_eviction(&mut lab);
+}
+
+/// A leader that was deposed and leads again still knows of a removal that it has seen committed.
+#[test]
+fn committed_removal_outlasts_change_of_leader() {
+    let mut lab = Lab::new(4, &Tuning::default());
+    let token = lab.command(0, remove("n3", true));
+    lab.until("the removal is appended", 1_000_000, |lab| lab.voters(0).len() == 3);
+    lab.cut(2, true);
+    assert!(lab.answer(token).ok);
+    for (at, to) in [(0, "n2"), (1, "n1")] {
+        let token = lab.command(at, switchover(to));
+        assert!(lab.answer(token).ok);
+    }
+    lab.run(1_000_000);
+    lab.cut(2, false);
+    lab.until("it leaves", 10_000_000, |lab| is_removed(lab, 2));
+}
+
 #[test]
 fn order_to_leave_counts_only_from_leader() {
     let mut lab = Lab::new(3, &Tuning::default());

@@ -4,7 +4,7 @@ use crate::member::membership::admission::Admission;
 use crate::member::membership::join_target::JoinTarget;
 use crate::wire::{Health, Hello};
 use lockstep_core::raft::Raft;
-use lockstep_core::{MemberId, Micros, Uuid, ViewUuid};
+use lockstep_core::{MemberId, Micros, Term, Uuid, ViewUuid};
 use std::collections::{BTreeMap, btree_map};
 
 /// The first protocol version in which members relay entries, and take relayed ones.
@@ -66,6 +66,21 @@ pub(crate) struct Gone {
     pub(in crate::member) last_received: Micros,
 }
 
+/// An incarnation that an operator removed while it was connected.
+#[derive(Debug)]
+struct Removal {
+    id: MemberId,
+    view_uuid: ViewUuid,
+    /// The leader's term in which the removal was appended, until this leader has seen it committed.
+    pending_in: Option<Term>,
+}
+
+impl Removal {
+    fn concerns(&self, id: &MemberId, view_uuid: &ViewUuid) -> bool {
+        (&self.id, &self.view_uuid) == (id, view_uuid)
+    }
+}
+
 /// The other members: those connected, and facts about those that are not.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
@@ -81,7 +96,7 @@ pub(crate) struct Peers {
     /// The log that this member adopts; it came without one.
     join_target: JoinTarget,
     /// Incarnations that were removed while connected: this leader does not let them back.
-    removed: Vec<(MemberId, ViewUuid)>,
+    removed: Vec<Removal>,
 }
 
 impl Peers {
@@ -134,23 +149,44 @@ impl Peers {
         Some(self.connected.get(id)?.hello.view_uuid)
     }
 
-    /// An operator removes this incarnation of a member although it is connected.
-    pub(in crate::member) fn set_removed(&mut self, id: MemberId, view_uuid: ViewUuid) {
+    /// The leader of this term has appended the removal of this incarnation, which was connected.
+    pub(in crate::member) fn set_removed(&mut self, id: MemberId, view_uuid: ViewUuid, term: Term) {
         // A repeated command renews the entry: a second one would repeat the order, and push out another member's.
-        self.removed.retain(|entry| *entry != (id, view_uuid));
+        self.removed.retain(|removal| !removal.concerns(&id, &view_uuid));
         self.removed.truncate(REMOVED_MAX - 1);
-        self.removed.insert(0, (id, view_uuid));
+        self.removed.insert(0, Removal { id, view_uuid, pending_in: Some(term) });
+    }
+
+    /// Forgets removals without effect; called each round.
+    ///
+    /// A leader that is deposed before it has seen a removal committed forgets it: the next leader may undo it. A
+    /// committed one is forgotten once a committed membership lists the member again. Otherwise, if the member were
+    /// away for long and demoted, it would be ordered to leave at its return.
+    pub(in crate::member) fn review_removals(&mut self, raft: &Raft) {
+        let leads_in = raft.is_leader().then(|| raft.term());
+        let committed = &raft.committed_state().membership;
+        self.removed.retain_mut(|removal| {
+            let is_listed = committed.get(&removal.id).is_some();
+            match removal.pending_in {
+                Some(term) if leads_in != Some(term) => false,
+                Some(_) if is_listed => true,
+                _ => {
+                    removal.pending_in = None;
+                    !is_listed
+                }
+            }
+        });
     }
 
     /// Whether a removal ended this connection of the member.
     pub(in crate::member) fn was_removed(&self, hello: &Hello) -> bool {
-        self.removed.contains(&(hello.id, hello.view_uuid))
+        self.removed.iter().any(|removal| removal.concerns(&hello.id, &hello.view_uuid))
     }
 
     /// The connected peers that a removal concerns.
     pub(in crate::member) fn removed(&self) -> impl Iterator<Item = MemberId> + '_ {
-        let connected = |(id, view_uuid): &&(MemberId, ViewUuid)| self.view_uuid_of(id) == Some(*view_uuid);
-        self.removed.iter().filter(connected).map(|(id, _)| *id)
+        let connected = |removal: &&Removal| self.view_uuid_of(&removal.id) == Some(removal.view_uuid);
+        self.removed.iter().filter(connected).map(|removal| removal.id)
     }
 
     /// A connection to this peer was accepted. Without a log of its own, this member adopts the peer's.
@@ -369,7 +405,7 @@ mod tests {
     fn removed_incarnation_stays_out_until_it_restarts() {
         let (ctx, mut peers) = (context(), Peers::default());
         let hello = Hello { id: Uuid([9; 16]), view_uuid: Uuid([8; 16]), ..ctx.me.clone() };
-        peers.set_removed(hello.id, hello.view_uuid);
+        peers.set_removed(hello.id, hello.view_uuid, 1);
         assert!(peers.was_removed(&hello));
         assert!(!peers.was_removed(&Hello { view_uuid: Uuid([7; 16]), ..hello }));
     }
@@ -380,9 +416,9 @@ mod tests {
         let hello =
             |byte| Hello { id: Uuid([byte; 16]), view_uuid: Uuid([byte | 0x40; 16]), ..ctx.me.clone() };
         let (first, repeated) = (hello(8), hello(9));
-        peers.set_removed(first.id, first.view_uuid);
+        peers.set_removed(first.id, first.view_uuid, 1);
         for _ in 0..REMOVED_MAX {
-            peers.set_removed(repeated.id, repeated.view_uuid);
+            peers.set_removed(repeated.id, repeated.view_uuid, 1);
         }
         assert!(peers.was_removed(&first), "repeats do not push it out");
         peers.connect(&ctx.raft, 5, repeated.clone());
