@@ -75,6 +75,15 @@ struct Pending {
     donor_view_uuid: Option<ViewUuid>,
 }
 
+/// A state that the own server has received, and from which delivery has not begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::member) struct Received {
+    /// Its position.
+    pub(in crate::member) seqno: Seqno,
+    /// It was copied from a donor; a donor's confirmation copies nothing.
+    pub(in crate::member) copied: bool,
+}
+
 /// The state transfers in which this member takes part, as the joiner, the donor or the leader.
 #[derive(Debug)]
 pub(in crate::member) struct Transfers {
@@ -86,6 +95,7 @@ pub(in crate::member) struct Transfers {
     donation_ids: u64,
     choices: Vec<Choice>,
     request: Option<Pending>,
+    received: Option<Received>,
     /// With this position, the joiner needs only the donor's confirmation; −1 if it needs the state itself.
     bypass: Seqno,
 }
@@ -98,6 +108,7 @@ impl Default for Transfers {
             donation_ids: 0,
             choices: Vec::new(),
             request: None,
+            received: None,
             bypass: SEQNO_UNDEFINED,
         }
     }
@@ -114,6 +125,7 @@ impl Transfers {
         self.donations.clear();
         self.given_up.clear();
         self.request = None;
+        self.received = None;
     }
 
     /// The server has received its state, or failed to. Returns the position with which it needed only a donor's
@@ -121,6 +133,21 @@ impl Transfers {
     pub(in crate::member) fn end_request(&mut self) -> Option<Seqno> {
         self.request = None;
         Some(self.bypass).filter(|bypass| *bypass >= 0)
+    }
+
+    /// The server has received this state.
+    pub(in crate::member) fn set_received(&mut self, seqno: Seqno, copied: bool) {
+        self.received = Some(Received { seqno, copied });
+    }
+
+    /// The state from which delivery is to begin, if the server has received one.
+    pub(in crate::member) fn received(&self) -> Option<Received> {
+        self.received
+    }
+
+    /// Delivery has begun.
+    pub(in crate::member) fn end_received(&mut self) {
+        self.received = None;
     }
 
     /// The database needs state, or at `bypass` only a donor's confirmation.
@@ -133,6 +160,7 @@ impl Transfers {
     /// Takes the server's request for state.
     pub(in crate::member) fn begin_request(&mut self, now: Micros, request: Bytes, donor: String) {
         let since = now;
+        self.received = None;
         self.request = Some(Pending {
             request,
             donor,

@@ -8,6 +8,8 @@ use crate::member::membership::branch::in_present_history;
 use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::wait_text::{is_of_another_log, missing};
 use crate::member::recovery::in_doubt::{InDoubtDecision, absent_text};
+use crate::member::recovery::transfer::Received;
+use lockstep_core::certify::reaches;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Gtid, MemberId, Micros, Uuid};
@@ -135,7 +137,10 @@ impl Member {
         match self.ctx.connection.clone() {
             ConnectionState::Idle | ConnectionState::Failed(_) => {}
             ConnectionState::Connecting { args, until, log_at } => self.connecting(args, until, log_at),
-            ConnectionState::NeedState { primary } => self.quorum_step(primary),
+            ConnectionState::NeedState { primary } => {
+                self.quorum_step(primary);
+                self.begin_from_state();
+            }
             ConnectionState::Running { primary, .. } => {
                 self.quorum_step(primary);
                 let donating = self.recovery.transfers.is_donating();
@@ -397,7 +402,7 @@ impl Member {
     /// The server has received its state, or failed to.
     pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
         let confirmed = self.recovery.transfers.end_request();
-        let ConnectionState::NeedState { primary } = self.ctx.connection else { return };
+        let ConnectionState::NeedState { .. } = self.ctx.connection else { return };
         let gtid = match result {
             Ok(gtid) if gtid.is_defined() => gtid,
             Ok(_) => {
@@ -412,15 +417,29 @@ impl Member {
             return self
                 .fail(&format!("the state that was received is of history {}, not {history}", gtid.uuid));
         }
+        self.recovery.transfers.set_received(gtid.seqno, confirmed != Some(gtid.seqno));
+        self.begin_from_state();
+    }
+
+    /// Begins delivery from the state that the server has received, once the own log can certify from there.
+    ///
+    /// A snapshot that replaced the own log comes before the trim marks that certification needs. They are on their way:
+    /// the leader chose the snapshot so that its own log has them. A state can be here sooner.
+    fn begin_from_state(&mut self) {
+        let ConnectionState::NeedState { primary } = self.ctx.connection else { return };
+        let Some(Received { seqno, copied }) = self.recovery.transfers.received() else { return };
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
-        if let Err(text) = self.delivery.deliverer.start(&bases, self.ctx.raft.committed_state(), gtid.seqno)
-        {
-            return self.fail(&text);
+        let committed = self.ctx.raft.committed_state();
+        if let Err(text) = self.delivery.deliverer.start(&bases, committed, seqno) {
+            if !bases.first().is_some_and(|base| base.seqno <= seqno && !reaches(base, committed)) {
+                self.fail(&text);
+            }
+            return;
         }
-        self.ctx.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
+        self.recovery.transfers.end_received();
+        self.ctx.log(Level::Info, format!("state received up to seqno {seqno}"));
         self.ctx.connection = ConnectionState::Running { primary, synced: false };
-        let copied = confirmed != Some(gtid.seqno);
-        self.recovery.votes.begin(gtid.seqno, self.ctx.raft.last_index(), copied);
+        self.recovery.votes.begin(seqno, self.ctx.raft.last_index(), copied);
         // The server finds the donor's last view in the transferred state.
         self.roster.views_shown.primary_seen();
     }

@@ -3,6 +3,7 @@
 use crate::api::{ApplyHold, ConnectArgs, LocalState, SubmitOutcome, Tuning};
 use crate::member::harness::Lab;
 use crate::member::membership::connection_state::ConnectionState;
+use lockstep_core::certify::reaches;
 use lockstep_core::{Gtid, Uuid};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -298,4 +299,47 @@ fn replayed_view_ends_no_streaming_transaction() {
     assert_eq!(member.delivery.deliverer.was_cut(&member.ctx), Ok(()));
     lab.run(500_000);
     assert!(lab.nodes[2].member.delivery.deliverer.has_streams_of(&own));
+}
+
+/// A snapshot replaces the joiner's log while its server receives a state. The state is here before the trim marks that
+/// follow the snapshot.
+#[test]
+fn state_received_before_trim_marks_waits_for_them() {
+    let tuning = Tuning { segment_bytes: 2 << 10, ..Tuning::default() };
+    let mut lab = Lab::new(3, &tuning);
+    lab.write(0);
+    lab.run(1_000_000);
+    lab.nodes[2].copy_takes_long = true;
+    lab.restart(2, |_| {});
+    let needs_state =
+        |lab: &Lab| matches!(lab.nodes[2].member.ctx.connection, ConnectionState::NeedState { .. });
+    lab.until("n3 needs a state", 20_000_000, needs_state);
+    let last = lab.nodes[2].member.ctx.raft.last_index();
+    lab.cut(2, true);
+    // Certification may forget what is older than 15 s; the log continues from the mark before the last.
+    for n in 0..160 {
+        lab.write(n % 2);
+        lab.run(500_000);
+    }
+    for at in 0..2 {
+        let first = lab.nodes[at].trim.expect("segments may go").below;
+        assert!(first > last + 1, "n3 lacks entries before {first}");
+        lab.nodes[at].member.log_trimmed(first, false);
+    }
+    lab.cut(2, false);
+    lab.until("a snapshot replaces its log", 20_000_000, |lab| {
+        let raft = &lab.nodes[2].member.ctx.raft;
+        raft.segment_bases()
+            .next()
+            .is_some_and(|base| base.index > last && !reaches(base, raft.committed_state()))
+    });
+    assert!(needs_state(&lab));
+    let state = lab.nodes[0].member.ctx.raft.committed_state();
+    let position = Gtid { uuid: state.history, seqno: state.seqno };
+    lab.nodes[2].finished.store(position.seqno, Ordering::Release);
+    lab.nodes[2].member.state_received(Ok(position));
+    assert!(needs_state(&lab), "it waits: {:?}", lab.nodes[2].member.failure());
+    lab.until("it delivers", 10_000_000, |lab| {
+        matches!(lab.nodes[2].member.ctx.connection, ConnectionState::Running { .. })
+    });
 }
