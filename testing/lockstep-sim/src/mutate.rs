@@ -74,7 +74,7 @@ pub const PLANTS: &[Plant] = &[
     plant("vote-not-persisted", Core(VoteNotPersisted), 10, 60),
     plant("ack-before-fsync", Core(AckBeforeFsync), 10, 60),
     in_short_terms(plant("commit-across-terms", Core(CommitAcrossTerms), 10, 60)),
-    plant("membership-too-early", Core(MembershipTooEarly), 10, 60),
+    plant("membership-too-early", Core(MembershipTooEarly), 10, 0),
     plant("ack-of-another-term", Core(AckOfAnotherTerm), 20, 100),
     plant("ack-of-unmatched", Core(AckOfUnmatched), 10, 60),
     plant("replaced-writes-count", Core(ReplacedWritesCount), 10, 60),
