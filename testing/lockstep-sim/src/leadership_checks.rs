@@ -31,8 +31,9 @@ pub(crate) struct LeadershipChecks {
     heard: BTreeMap<MemberId, Micros>,
     /// Granted pre-votes by term.
     pre_votes: BTreeMap<Term, Vec<MemberId>>,
-    /// Members that have voted for the present candidate, or told it how their logs end.
-    reached: (Term, Vec<MemberId>),
+    /// Members that have voted for the present candidate, or told it how their logs end, and the index up to which they
+    /// answered.
+    reached: (Term, Vec<(MemberId, Index)>),
     campaign: Campaign,
     /// The membership at the end of the last round.
     membership: Arc<Membership>,
@@ -74,24 +75,26 @@ impl LeadershipChecks {
         self.pre_votes.retain(|granted, _| *granted >= before);
     }
 
-    /// A vote has arrived, or how a member's log ends. Later ones do not count.
-    pub(crate) fn reaches(&mut self, raft: &Raft, from: MemberId, term: Term) {
+    /// A vote has arrived, or a reply that a member's log ends at `last`. Later ones do not count.
+    pub(crate) fn reaches(&mut self, raft: &Raft, from: MemberId, term: Term, last: Index) {
         if raft.role() == Role::Candidate && raft.term() == term {
             if self.reached.0 != term {
                 self.reached = (term, Vec::new());
             }
-            self.reached.1.push(from);
+            self.reached.1.push((from, last));
         }
     }
 
     /// A connection is lost.
     pub(crate) fn loses(&mut self, id: &MemberId) {
-        self.reached.1.retain(|other| other != id);
+        self.reached.1.retain(|(other, _)| other != id);
     }
 
-    /// The members that the candidate of this term has heard of.
-    pub(crate) fn reached(&self, term: Term) -> &[MemberId] {
-        if self.reached.0 == term { &self.reached.1 } else { &[] }
+    /// The index up to which this member has answered for its log to the candidate of this term, if the candidate has
+    /// heard of it.
+    pub(crate) fn reached(&self, term: Term, id: &MemberId) -> Option<Index> {
+        let of_term = self.reached.1.iter().filter(|_| self.reached.0 == term);
+        of_term.filter(|(other, _)| other == id).map(|(_, last)| *last).max()
     }
 
     /// Others hear of a campaign.

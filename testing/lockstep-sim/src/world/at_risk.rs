@@ -5,7 +5,7 @@ use crate::clock::Name;
 use crate::history::{Check, hold};
 use crate::mirror::{Mark, Mirror};
 use crate::network::Quality;
-use lockstep_core::{Index, MemberId, Term};
+use lockstep_core::{Index, Term};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Up to this loss rate, in ppm, a query repeated four times is answered.
@@ -86,18 +86,19 @@ impl World {
         let node = &self.nodes[at];
         let Some(process) = &node.process else { return Ok(()) };
         let log = &node.book.memory.mirror;
-        let heard: Vec<MemberId> = process.leadership.reached(term).to_vec();
         let calm = self.settings.promises && process.leadership.is_undisturbed(term, self.weather);
         let mut reached = 0;
         for (other, holder) in self.nodes.iter().enumerate().filter(|(other, _)| *other != at) {
-            let heard = heard.contains(&holder.id);
-            reached |= u32::from(heard) << other;
+            let answered = process.leadership.reached(term, &holder.id);
+            reached |= u32::from(answered.is_some()) << other;
             for (index, mark, whose) in self.at_risk.lacking(term, log) {
-                if holder.book.durable.mirror.get(index) != Some(mark) {
+                // A candidate of the same term may have fetched entries after its reply.
+                let came_later = answered.is_some_and(|last| index > last);
+                if came_later || holder.book.durable.mirror.get(index) != Some(mark) {
                     continue;
                 }
                 hold!(
-                    !self.settings.promises || !heard,
+                    !self.settings.promises || answered.is_none(),
                     "the heir takes what it can reach",
                     "{} leads term {term} without index {index} of term {}, which {} acknowledged and {} has",
                     Name(at + 1),

@@ -168,13 +168,19 @@ impl World {
             );
             let leader = self.nodes.iter().position(|node| node.process.as_ref().is_some_and(|p| p.leads));
             self.found_leader(leader);
-            let leader = leader.filter(|at| !self.nodes[*at].hello.arbitrator);
-            if let Some(leader) = leader
+            // An arbitrator has no clients.
+            let with_data = |at: &usize| {
+                let node = &self.nodes[*at];
+                node.process.is_some() && !node.hello.arbitrator
+            };
+            let writer = leader
+                .and_then(|at| if with_data(&at) { Some(at) } else { (0..self.nodes.len()).find(with_data) });
+            if let Some(writer) = writer
                 && self.round > 0
                 && self.answers == self.answers_at_heal
-                && self.nodes[leader].process.as_ref().is_some_and(|p| p.writes.is_empty())
+                && self.nodes[writer].process.as_ref().is_some_and(|p| p.writes.is_empty())
             {
-                self.write(leader);
+                self.write(writer);
             }
             self.queue.push(self.now + 50 * MS, Event::Calm);
             return Ok(());

@@ -52,9 +52,12 @@ impl World {
                         Some(Message::PreVoteReply { term, granted: true }) => {
                             process.leadership.pre_vote(from, term, term_before);
                         }
-                        Some(
-                            Message::VoteReply { term, granted: true } | Message::TailReply { term, .. },
-                        ) => process.leadership.reaches(process.node.raft(), from, term),
+                        Some(Message::VoteReply { term, granted: true }) => {
+                            process.leadership.reaches(process.node.raft(), from, term, Index::MAX);
+                        }
+                        Some(Message::TailReply { term, last_index, .. }) => {
+                            process.leadership.reaches(process.node.raft(), from, term, last_index);
+                        }
                         _ => {}
                     }
                     process.node.frame(from, kind, payload);
