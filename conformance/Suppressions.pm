@@ -11,6 +11,8 @@ push @main::global_suppressions, (
     qr(WSREP: the majority is lost: non-Primary),
     # "Ignoring possible split-brain (allowed by configuration)"
     qr(WSREP: provider option pc\.ignore_sb has no effect),
+    # "last inactive check more than PT1.5S ago": the test stops the process for some seconds
+    qr(WSREP: this process stalled for [\d.]+ s),
     # "TO isolation error timeout_error"
     qr(WSREP: a statement of connection \d+ was in progress when the majority was lost),
     # "Backend not supported: foo"
