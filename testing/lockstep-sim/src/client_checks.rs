@@ -164,7 +164,7 @@ impl ClientChecks {
             });
         };
         let had = self.had.get(&(index, entry.hash)).copied().unwrap_or_default();
-        // Whatever is committed later tells nothing about an entry that another one has replaced.
+        // The commit index is not enough: another entry may have replaced this one.
         let is_committed = history.and_then(|history| history.mark_at(index)) == Some(entry);
         let (Some(before), _) = own.rules(index) else { return Ok(()) };
         let mut states: Vec<Rules> = vec![before.clone()];

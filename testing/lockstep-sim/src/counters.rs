@@ -1,4 +1,4 @@
-//! What a run counts.
+//! Counters of simulated runs.
 
 use crate::profile::FAULTS;
 use lockstep_core::Micros;

@@ -1,6 +1,6 @@
-//! The deterministic simulator: the very core and log code under a fake clock, network and disk.
+//! The deterministic simulator: whole members with their logs, under a simulated clock, network and disk.
 //!
-//! One seed is one history: the seed draws a world ([`profile`]) and all chance in it. Clients propose and read,
+//! One seed is one history: the seed draws a world ([`profile`]) and all chance in it. Clients write and read,
 //! faults happen, and every step is checked against all that was ever seen ([`history`]). From time to time all
 //! faults end, and everything must come back within a bound.
 //!

@@ -44,8 +44,8 @@ pub(crate) fn recover(cx: &Context, node: &Node) -> Gtid {
 }
 
 /// Chooses between the position in `grastate.dat`, written by a clean stop, and that of the server's own recovery. Unless
-/// the file says that the data are corrupt, recovery has precedence. The file is synced, so it may be ahead of a database
-/// whose last commits were not flushed.
+/// the file says that the data are corrupt, recovery has precedence. The file is synced. It may be ahead of the database if
+/// InnoDB has not flushed its last commits.
 fn choose(saved: Gtid, recovered: Gtid) -> Gtid {
     if !saved.uuid.is_nil() && saved.uuid == recovered.uuid && recovered.is_defined() {
         return recovered;

@@ -156,7 +156,7 @@ impl Member {
     /// A peer orders this member to leave, because an operator has removed it.
     ///
     /// Only the leader of the newest term known here may: a deposed leader, or a peer that never led, does not know
-    /// what the cluster has committed. The order is repeated until the connection ends.
+    /// the committed membership. The order is repeated until the connection ends.
     fn ordered_to_leave(&mut self, from: MemberId, text: &str) {
         let obeys = self.roster.leave.is_for_good() || self.failure().is_some();
         if self.ctx.raft.leader() == Some(from) && !obeys {
