@@ -85,10 +85,10 @@ impl World {
             return;
         }
         self.counters.messages += 1;
-        if is_raft(kind) {
-            self.counters.relays += u64::from(payload.first() == Some(&RELAY));
-            self.counters.relayed += u64::from(payload.first() == Some(&RELAYED));
-        }
+        let raft_tag = payload.first().copied().filter(|_| is_raft(kind));
+        let relayed = raft_tag == Some(RELAYED);
+        self.counters.relays += u64::from(raft_tag == Some(RELAY));
+        self.counters.relayed += u64::from(relayed);
         let (bytes, later) = (40 + payload.len(), self.profile.heartbeat);
         let arrival = self.net.send_in_order(self.now, at, to, bytes, later, &mut self.rng);
         if self.trace.wanted(self.now) {
@@ -97,7 +97,6 @@ impl World {
             self.say(at, format_args!("-> {} by {arrival} µs: {text}", Name(to + 1)));
         }
         // A relay that hangs may pass on what a former leader sent.
-        let relayed = is_raft(kind) && payload.first() == Some(&RELAYED);
         let repeated = self.repeats && is_raft(kind) && self.rng.one_in(REPEATED);
         if repeated || relayed && self.rng.one_in(REPEATED_RELAYED) {
             let longest = (2 * SECOND).max(8 * self.profile.election_timeout);
