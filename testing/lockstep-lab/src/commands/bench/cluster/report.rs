@@ -8,6 +8,10 @@ use serde::Serialize;
 /// Fewer write-sets than this share of the transactions: not all of them changed something.
 const FEW: f64 = 0.95;
 
+/// The end of the version of a library that was built together with the simulator: cargo builds one library with all
+/// features that the packages of one build ask for.
+const FAILPOINTS: &str = "-failpoints)";
+
 /// One that took turns.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Provider {
@@ -231,6 +235,14 @@ impl Report {
                 busiest * 100.0
             )?;
         }
+        for provider in self.settings.providers.iter().filter(|p| p.version.ends_with(FAILPOINTS)) {
+            writeln!(
+                out,
+                "\nDoubtful: {} has failpoints and checks itself in every round, which slows it down. Build it alone: \
+                 cargo build --release -p lockstep-wsrep",
+                provider.name
+            )?;
+        }
         for (cell, row) in rows() {
             let Some(sets) = row.write_sets.filter(|sets| *sets < FEW) else { continue };
             writeln!(
@@ -343,6 +355,15 @@ mod tests {
         assert!(text.contains("theirs: memory 100 and 102 MiB"), "{text}");
         assert!(!text.contains("Doubtful"), "{text}");
         assert!(report.json().unwrap().contains("\"per_second\": 1.5"));
+    }
+
+    #[test]
+    fn library_with_failpoints_is_pointed_out() {
+        let mut report = report(vec![sample("ours", 1, 10.0, 1000), sample("theirs", 1, 10.0, 1000)]);
+        assert!(!report.text().contains("failpoints"));
+        report.settings.providers[0].version = "26.4.23(lockstep-0.1.0-failpoints)".into();
+        let text = report.text();
+        assert!(text.contains("Doubtful: ours has failpoints"), "{text}");
     }
 
     #[test]
