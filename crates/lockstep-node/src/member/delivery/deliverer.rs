@@ -23,6 +23,7 @@ use lockstep_core::snapshot::{Session, StateSnapshot, TrimMark};
 use lockstep_core::writeset::{self, Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 /// Entries handled in one round: the round must end soon, since acks wait for its end.
@@ -52,6 +53,42 @@ enum Assembled {
     Before,
     /// Unreadable, or with other pieces than it declares: the same on every member.
     Void,
+}
+
+/// Why delivery cannot begin at the database's position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::member) enum StartError {
+    /// The log lacks entries after the position.
+    BeginsTooLate {
+        /// The seqno before the log's first entry.
+        first: Seqno,
+        /// The database's position.
+        position: Seqno,
+    },
+    /// The log has every entry after the position, but begins above the trim mark from which certification must begin.
+    ///
+    /// This ends by itself if a snapshot has just replaced the log: the leader chose a snapshot behind which its own
+    /// log has the marks, and they arrive with the next entries.
+    MarksMissing {
+        /// The seqno before the log's first entry.
+        first: Seqno,
+        /// The database's position.
+        position: Seqno,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::BeginsTooLate { first, position } => {
+                write!(f, "the log begins at seqno {first}, too late for the database's position {position}")
+            }
+            StartError::MarksMissing { first, position } => write!(
+                f,
+                "the log begins at seqno {first}, too late to certify what follows the database's position {position}"
+            ),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -175,20 +212,21 @@ impl Deliverer {
     /// Begins a run for a database at `position`. `bases` are the snapshots at which the log's segments begin.
     ///
     /// # Errors
-    /// Why the log cannot supply the entries after the position.
+    /// [`StartError`]: the log cannot supply the entries after the position, for good or yet.
     pub(in crate::member) fn start(
         &mut self,
         bases: &[StateSnapshot],
         committed: &StateSnapshot,
         position: Seqno,
-    ) -> Result<(), String> {
+    ) -> Result<(), StartError> {
         let latest = bases.iter().rposition(|b| b.seqno <= position && reaches(b, committed));
         // Begin one segment earlier if possible: a write-set after the position may have pieces before it.
         let Some(base) = latest.and_then(|at| bases.get(at.saturating_sub(1))) else {
             let first = bases.first().map_or(0, |b| b.seqno);
-            return Err(format!(
-                "the log begins at seqno {first}, too late for the database's position {position}"
-            ));
+            return Err(match bases.iter().any(|base| base.seqno <= position) {
+                true => StartError::MarksMissing { first, position },
+                false => StartError::BeginsTooLate { first, position },
+            });
         };
         let mut certifier = Certifier::new(base);
         certifier.set_failpoints(self.failpoints);
@@ -401,7 +439,8 @@ impl Deliverer {
         match self.start(&bases, committed, committed.seqno) {
             Ok(()) => self.announce = true,
             // The run of the replaced log has ended in any case.
-            Err(_) => self.run = None,
+            Err(StartError::MarksMissing { .. }) => self.run = None,
+            Err(error @ StartError::BeginsTooLate { .. }) => return Err(error.to_string()),
         }
         Ok(())
     }
@@ -638,7 +677,7 @@ impl Deliverer {
     pub(in crate::member) fn was_cut(&mut self, ctx: &Context) -> Result<(), String> {
         let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
         let (delivered, view) = (self.delivered, self.view.clone());
-        self.start(&bases, ctx.raft.committed_state(), delivered)?;
+        self.start(&bases, ctx.raft.committed_state(), delivered).map_err(|error| error.to_string())?;
         self.view = view;
         Ok(())
     }
@@ -651,7 +690,7 @@ impl Deliverer {
             return Err(format!("the pieces of the write-set at seqno {seqno} lie before this member's log"));
         }
         let (delivered, view) = (self.delivered, self.view.clone());
-        self.start(&bases, ctx.raft.committed_state(), delivered)?;
+        self.start(&bases, ctx.raft.committed_state(), delivered).map_err(|error| error.to_string())?;
         self.view = view;
         Ok(())
     }

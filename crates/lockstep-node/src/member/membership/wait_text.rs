@@ -1,12 +1,10 @@
-//! For people: for which members a connecting member waits, and why a database's position may not count.
+//! For people: for which members a connecting member waits.
 
 use crate::member::context::Context;
 use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peer;
 use crate::wire::Hello;
 use lockstep_core::members::MemberInfo;
-use lockstep_core::snapshot::StateSnapshot;
-use lockstep_core::{Gtid, Uuid};
 
 /// The members for which a connecting member waits, and those with which it cannot talk.
 pub(in crate::member) fn missing(ctx: &Context) -> String {
@@ -109,40 +107,6 @@ fn back_without_their_logs(ctx: &Context) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// Why the database's transactions up to this position may differ from this log's, if they may.
-///
-/// A log founded on data with a history reassigns the seqnos after its beginning. A member that arrives without a
-/// log, at a position of that history beyond the beginning, may have the first owner's transactions there. An
-/// example is a member of Galera's cluster that had more than the founder of this one. A log with a history of its
-/// own has no such predecessor.
-pub(in crate::member) fn is_of_another_log(
-    ctx: &Context,
-    position: Gtid,
-    opened_with: Uuid,
-    bases: &[StateSnapshot],
-) -> Option<String> {
-    let state = ctx.raft.committed_state();
-    let has_own_history = state.log_id.is_nil() || state.log_id == state.history;
-    if has_own_history || opened_with == state.log_id || ctx.me.arbitrator {
-        return None;
-    }
-    let beginning = bases.first().filter(|base| base.index == 0).map(|base| base.seqno);
-    match beginning {
-        Some(seqno) if position.seqno <= seqno => None,
-        Some(seqno) => Some(format!(
-            "the database is at seqno {}, but this cluster was founded on data at seqno {seqno} and has assigned \
-             the later seqnos itself: this database may have them from the cluster before it (for a restored \
-             backup of this cluster, see docs/restore.md)",
-            position.seqno
-        )),
-        None => Some(format!(
-            "the database is at seqno {}, which it may have reached in the cluster on whose data this one was \
-             founded, not with this cluster's log (for a restored backup of this cluster, see docs/restore.md)",
-            position.seqno
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,27 +137,5 @@ mod tests {
         lab.run(10_000_000);
         let text = missing(&lab.nodes[0].member.ctx);
         assert!(text.contains("nothing has come for a while from n2, n3"), "{text}");
-    }
-
-    #[test]
-    fn position_beyond_founding_data_counts_only_with_this_log() {
-        let history = Uuid([5; 16]);
-        let mut lab = Lab::empty();
-        lab.data = (Gtid { uuid: history, seqno: 40 }, Uuid::NIL);
-        lab.add(&Tuning::default(), |_| {});
-        lab.until("it leads", 5_000_000, |lab| lab.nodes[0].member.ctx.connection.is_primary());
-        let ctx = &lab.nodes[0].member.ctx;
-        let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
-        let refusal = |seqno, log| is_of_another_log(ctx, Gtid { uuid: history, seqno }, log, &bases);
-        assert_eq!(refusal(40, Uuid::NIL), None, "the founding data themselves");
-        let text = refusal(41, Uuid::NIL).expect("another cluster may have assigned 41");
-        assert!(text.contains("founded on data at seqno 40"), "{text}");
-        assert_eq!(refusal(41, ctx.raft.committed_state().log_id), None, "it got there with this log");
-        let trimmed = is_of_another_log(ctx, Gtid { uuid: history, seqno: 40 }, Uuid::NIL, &[]);
-        assert!(trimmed.is_some(), "where the log began is not known any more");
-
-        let own_history = context();
-        let position = Gtid { uuid: own_history.raft.committed_state().history, seqno: 99 };
-        assert_eq!(is_of_another_log(&own_history, position, Uuid::NIL, &[]), None);
     }
 }

@@ -2,6 +2,7 @@
 
 pub(in crate::member) mod ending;
 pub(in crate::member) mod in_doubt;
+pub(in crate::member) mod start_position;
 pub(in crate::member) mod transfer;
 pub(in crate::member) mod votes;
 

@@ -4,12 +4,13 @@ use crate::api::Level;
 use crate::api::{ConnectArgs, Delivery, NodeError, ViewInfo, ViewStatus};
 use crate::effect::Effect;
 use crate::member::Member;
+use crate::member::delivery::deliverer::StartError;
 use crate::member::membership::branch::in_present_history;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::membership::wait_text::{is_of_another_log, missing};
+use crate::member::membership::wait_text::missing;
 use crate::member::recovery::in_doubt::{InDoubtDecision, absent_text};
+use crate::member::recovery::start_position::LogFacts;
 use crate::member::recovery::transfer::Received;
-use lockstep_core::certify::reaches;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Gtid, MemberId, Micros, Uuid};
@@ -216,24 +217,24 @@ impl Member {
             args.position
         };
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
-        let why = if let Some((seqno, InDoubtDecision::TakeState)) = doubt {
-            Some(format!("whether the statement at seqno {seqno} was done before the crash cannot be told"))
-        } else if !position.is_defined() {
-            Some("the database's position is not known".to_string())
-        } else if position.uuid != history {
-            Some(format!("the database is of history {}, the cluster of {history}", position.uuid))
-        } else if position.seqno > committed {
-            Some(format!("the database is at {}, ahead of the log ({committed})", position.seqno))
-        } else if let Some(gap) = self.ctx.raft.gap_around(position.seqno) {
-            Some(format!(
-                "the database is at seqno {}, which this cluster does not have: it went on from {} to {} when another \
-                 member took over, and what this member had committed ahead of it is kept in lockstep.rescue.*.log",
-                position.seqno, gap.before, gap.after
-            ))
-        } else if let Some(why) = is_of_another_log(&self.ctx, position, args.log, &bases) {
-            Some(why)
-        } else {
-            self.delivery.deliverer.start(&bases, self.ctx.raft.committed_state(), position.seqno).err()
+        let facts = LogFacts {
+            committed: self.ctx.raft.committed_state(),
+            first: bases.first(),
+            gap: self.ctx.raft.gap_around(position.seqno),
+            opened_with: args.log,
+        };
+        let in_doubt = match doubt {
+            Some((seqno, InDoubtDecision::TakeState)) => Some(seqno),
+            _ => None,
+        };
+        let why = match facts.transfer_reason(position, in_doubt, !self.ctx.me.arbitrator) {
+            Some(reason) => Some(reason.to_string()),
+            None => self
+                .delivery
+                .deliverer
+                .start(&bases, facts.committed, position.seqno)
+                .err()
+                .map(|error| error.to_string()),
         };
         self.recovery.transfers.set_bypass(None);
         match why {
@@ -430,11 +431,10 @@ impl Member {
         let Some(Received { seqno, copied }) = self.recovery.transfers.received() else { return };
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
         let committed = self.ctx.raft.committed_state();
-        if let Err(text) = self.delivery.deliverer.start(&bases, committed, seqno) {
-            if !bases.first().is_some_and(|base| base.seqno <= seqno && !reaches(base, committed)) {
-                self.fail(&text);
-            }
-            return;
+        match self.delivery.deliverer.start(&bases, committed, seqno) {
+            Ok(()) => {}
+            Err(StartError::MarksMissing { .. }) => return,
+            Err(error @ StartError::BeginsTooLate { .. }) => return self.fail(&error.to_string()),
         }
         self.recovery.transfers.end_received();
         self.ctx.log(Level::Info, format!("state received up to seqno {seqno}"));
