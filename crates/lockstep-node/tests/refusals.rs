@@ -178,10 +178,11 @@ fn log_in_use_or_of_other_member_is_refused() {
 }
 
 #[test]
-fn new_cluster_is_refused_when_log_knows_voters() {
+fn member_told_to_found_a_cluster_joins_the_voters_of_its_log() {
     let [p1, p2] = free_ports();
     let (first, second) = (Folder::new("split-1"), Folder::new("split-2"));
     let one = cluster_of_one(&first, p1);
+    let history = one.node.status().cluster.uuid.clone();
     let two = Server::start(&second, "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
     until("both vote", || one.node.status().members.iter().filter(|m| m.role == "voter").count() == 1);
     // Both die at once: no good-bye.
@@ -190,8 +191,17 @@ fn new_cluster_is_refused_when_log_knows_voters() {
     drop((one, two));
     let node = Node::start(config(&first, "n1", p1)).unwrap();
     let error = node.connect(args("test", &[], Duration::from_secs(2))).unwrap_err().to_string();
-    assert!(error.contains("n2") && error.contains("without --wsrep-new-cluster"), "{error}");
+    assert!(error.contains("no primary component") && error.contains("n2"), "{error}");
+    // With the other voter it goes on in the old history.
+    let other = Node::start(config(&second, "n2", p2)).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| other.connect(args("test", &[p1], Duration::from_secs(20))));
+        node.connect(args("test", &[], Duration::from_secs(20))).unwrap();
+        other.join().unwrap().unwrap();
+    });
+    assert_eq!(node.status().cluster.uuid, history);
     node.stop();
+    other.stop();
 }
 
 #[test]

@@ -49,6 +49,13 @@ fn with_brackets(host: String) -> String {
     }
 }
 
+/// The port that `wsrep_node_address` names, if it does. An address that cannot be read is refused at the connect.
+fn port_in(node_address: &str) -> Option<u16> {
+    // No address has port 0, so it stands for "none".
+    let address = lockstep_node::net::Address::parse(&with_brackets(node_address.to_owned()), 0).ok()?;
+    Some(address.port).filter(|port| *port != 0)
+}
+
 /// `init`.
 ///
 /// # Errors
@@ -77,7 +84,7 @@ pub(crate) unsafe fn init(args: &InitArgs) -> Result<Arc<Provider>, String> {
         ));
     }
     let data_dir = PathBuf::from(if data_dir.is_empty() { "." } else { &data_dir });
-    let settings = open_settings(&log, &text, &data_dir)?;
+    let settings = open_settings(&log, &text, &address, &data_dir)?;
     // Writes the state file of a former provider of this process, if that has not been done yet.
     state_files::process_ends();
     let (state_file, warning) = StateFile::open(&data_dir).map_err(|error| {
@@ -112,9 +119,13 @@ pub(crate) unsafe fn init(args: &InitArgs) -> Result<Arc<Provider>, String> {
     Ok(Arc::new(Provider::new(Context::new(host, state_file, ddl))))
 }
 
-/// The options in `text`, with those that were set before this start and saved.
-fn open_settings(log: &Log, text: &str, data_dir: &Path) -> Result<Settings, String> {
+/// The options in `text`, with those that were set before this start and saved. As in Galera, a port in
+/// `wsrep_node_address` is `base_port` as well, so that it is listened on.
+fn open_settings(log: &Log, text: &str, node_address: &str, data_dir: &Path) -> Result<Settings, String> {
     let mut options = Options::parse(text).map_err(|error| error.to_string())?;
+    if let Some(port) = port_in(node_address) {
+        options.fill("base_port", &port.to_string()).map_err(|error| error.to_string())?;
+    }
     log.set_debug(options.bool("debug"));
     for note in options.notes() {
         log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
@@ -383,6 +394,26 @@ mod tests {
         {
             assert_eq!(with_brackets(given.into()), address);
         }
+    }
+
+    #[test]
+    fn port_of_node_address_is_base_port_unless_that_is_given() {
+        for (address, port) in
+            [("db1", None), ("db1:16000", Some(16000)), ("::1", None), ("[::1]:7", Some(7)), ("", None)]
+        {
+            assert_eq!(port_in(address), port, "{address}");
+        }
+        let log = Log::new(None);
+        let dir = std::env::temp_dir().join(format!("lockstep-base-port-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let listens = |text: &str| {
+            let settings = open_settings(&log, text, "10.0.0.1:16000", &dir).unwrap();
+            settings.with(|options| options.listen())
+        };
+        assert_eq!(listens(""), "tcp://0.0.0.0:16000");
+        assert_eq!(listens("base_port=17000"), "tcp://0.0.0.0:17000");
+        assert_eq!(listens("gmcast.listen_addr=tcp://0.0.0.0:4567"), "tcp://0.0.0.0:4567");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -45,28 +45,15 @@ impl Member {
             self.compare_with_log(&mut args)?;
             args.log = self.ctx.raft.tail_state().log_id;
         }
-        if args.bootstrap && !empty {
-            let membership = self.ctx.raft.membership();
-            let others: Vec<String> = membership
-                .voters()
-                .filter(|id| *id != self.ctx.me.id)
-                .map(|id| self.ctx.name_of(&id))
-                .collect();
-            if !others.is_empty() {
-                return Err(NodeError::Refused(format!(
-                    "this member's log knows of the voters {}: a new cluster would split from them. Start this \
-                     member without --wsrep-new-cluster and start the others; a majority of them goes on by itself. If \
-                     they are gone for good, run lockstep bootstrap on this server while it waits for them",
-                    others.join(", ")
-                )));
-            }
-            if !membership.is_voter(&self.ctx.me.id) {
-                return Err(NodeError::Refused(
-                    "this member left a cluster that went on without it: start it without --wsrep-new-cluster, or \
-                     move its lockstep.* files away to found a new cluster from its data"
-                        .into(),
-                ));
-            }
+        if args.bootstrap
+            && !empty
+            && let Some(why) = self.joins_instead()
+        {
+            self.ctx.log(
+                Level::Warn,
+                format!("this start should found a new cluster (--wsrep-new-cluster), but {why}"),
+            );
+            args.bootstrap = false;
         }
         self.ctx.cluster = args.cluster.clone();
         self.ctx.me.view_uuid = view_uuid;
@@ -103,6 +90,28 @@ impl Member {
             self.ctx.dial(address);
         }
         Ok(())
+    }
+
+    /// Why a member with a log joins its cluster although it was told to found one. A second history beside the one that
+    /// it knows would lose the transactions of one of them. `None` if it is the only voter: then it goes on alone.
+    fn joins_instead(&self) -> Option<String> {
+        let membership = self.ctx.raft.membership();
+        let others: Vec<String> =
+            membership.voters().filter(|id| *id != self.ctx.me.id).map(|id| self.ctx.name_of(&id)).collect();
+        if !membership.is_voter(&self.ctx.me.id) {
+            return Some(
+                "this member left a cluster that went on without it: it joins that cluster. To found a new cluster from \
+                 its data instead, stop it, move its lockstep.* files away, and start it again"
+                    .into(),
+            );
+        }
+        (!others.is_empty()).then(|| {
+            format!(
+                "this member's log knows of the voters {}: it joins them, and goes on as soon as a majority of the voters \
+                 runs. Start the others. If they are gone for good, run lockstep bootstrap on this server while it waits",
+                others.join(", ")
+            )
+        })
     }
 
     /// Checks the database's position against the own log.
