@@ -4,6 +4,7 @@
 use crate::history::{Check, History, Violation, hold};
 use crate::log_copy::{LogCopy, Rules};
 use crate::node::{Fate, Node};
+use crate::rescued::Rescued;
 use crate::server::{Mark, Meaning};
 use lockstep_core::members::Membership;
 use lockstep_core::policy::PolicyKind;
@@ -26,9 +27,6 @@ struct Acknowledged {
     seqno: Seqno,
     weak: bool,
 }
-
-/// Writes in rescue files: on which machine, with which seqno.
-pub(crate) type Rescued = BTreeSet<(usize, Seqno, Mark)>;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -242,7 +240,7 @@ impl ClientChecks {
         for (mark, Acknowledged { at, seqno, weak }) in std::mem::take(&mut self.answered) {
             let there = first.get(&seqno) == Some(&mark);
             hold!(
-                there || weak && rescued.contains(&(at, seqno, mark)),
+                there || weak && rescued.has(at, seqno, mark),
                 "acknowledged is in the database, or lost as its policy allows and in a rescue file",
                 "write {mark}, acknowledged by n{} as seqno {seqno} (weak: {weak})",
                 at + 1

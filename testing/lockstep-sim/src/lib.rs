@@ -25,6 +25,7 @@ mod overtaken;
 mod profile;
 mod queue;
 mod reference;
+mod rescued;
 mod rng;
 mod server;
 mod settings;

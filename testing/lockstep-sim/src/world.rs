@@ -13,7 +13,7 @@ mod process;
 mod round;
 mod streaming;
 
-use crate::client_checks::{ClientChecks, Rescued};
+use crate::client_checks::ClientChecks;
 use crate::clock::{Clock, Name};
 use crate::counters::Counters;
 use crate::history::{Check, History, Violation};
@@ -23,6 +23,7 @@ use crate::network::{Network, Quality};
 use crate::node::{Fate, Input, Node};
 use crate::profile::{MS, Profile, SECOND, World as WorldKind};
 use crate::queue::Queue;
+use crate::rescued::Rescued;
 use crate::rng::Rng;
 use crate::server::Server;
 use crate::settings::Settings;
@@ -219,7 +220,7 @@ impl World {
             at_risk: at_risk::AtRisk::default(),
             around,
             writers,
-            rescued: Rescued::new(),
+            rescued: Rescued::default(),
             weather: 0,
             short_terms: 0,
             streaming: Vec::new(),

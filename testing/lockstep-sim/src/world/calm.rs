@@ -1,16 +1,13 @@
 //! The end of all faults: every member becomes well within a bound, and then all databases are equal.
 
 use super::{Event, World};
-use crate::client_checks::Rescued;
 use crate::fallback::stays_away;
 use crate::history::{Check, Violation, hold};
 use crate::node::{Fate, Node};
 use crate::profile::{MS, SECOND};
-use crate::server::mark_of;
+use crate::rescued::Rescued;
 use lockstep_core::policy::Policy;
-use lockstep_core::writeset::WriteSet;
-use lockstep_core::{Entry, MemberId, Micros};
-use lockstep_log::{MemDisk, Replay, read_rescue, rescue_number};
+use lockstep_core::{MemberId, Micros};
 use lockstep_node::LocalState;
 
 /// After the faults end, all members must be well within this time.
@@ -76,7 +73,7 @@ impl World {
 
     /// The rescue files of a disk are kept, which is gone otherwise.
     pub(crate) fn keep_rescued(&mut self, at: usize) -> Check {
-        read_rescue_files(&self.nodes[at].disk, at, &mut self.rescued)
+        self.rescued.read(&self.nodes[at].disk, at)
     }
 
     /// Why not all is well yet.
@@ -144,7 +141,7 @@ impl World {
     fn rescued(&self) -> Result<Rescued, Violation> {
         let mut rescued = self.rescued.clone();
         for (at, node) in self.nodes.iter().enumerate() {
-            read_rescue_files(&node.disk, at, &mut rescued)?;
+            rescued.read(&node.disk, at)?;
         }
         Ok(rescued)
     }
@@ -214,24 +211,4 @@ impl World {
         self.queue.push(self.now + 10 * MS, Event::Fault { round });
         Ok(())
     }
-}
-
-/// Adds the writes in the rescue files of this machine's disk.
-fn read_rescue_files(disk: &MemDisk, at: usize, rescued: &mut Rescued) -> Check {
-    for name in disk.names().into_iter().filter(|name| rescue_number(name).is_some()) {
-        let mut visitor = |replay: Replay| {
-            if let Replay::Record(record) = replay {
-                let entry = Entry::decode_body(record.index, record.term, record.body);
-                let entry = entry.map_err(|error| error.to_string())?;
-                let set = WriteSet::parse(&entry.payload());
-                rescued.extend(set.ok().map(|set| (at, entry.seqno, mark_of(&set))));
-            }
-            Ok(())
-        };
-        read_rescue(disk, &name, &mut visitor).map_err(|error| Violation {
-            rule: "a rescue file can be read",
-            what: format!("{name}: {error}"),
-        })?;
-    }
-    Ok(())
 }
