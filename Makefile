@@ -10,6 +10,7 @@
 # make mtr     MariaDB's own Galera tests, compared with Galera's results: RIVAL=1 runs Galera's library as well; T="galera.fk ..."
 # make chaos   real servers under load and faults: MINUTES=10 SEED=n FAULTS=kill-all,pause POLICY=async PROVIDER=file JSON=file
 #              EVERY=10 (seconds) ROUNDS=3 ARBITRATOR=1 VOTERS=1 UPGRADE_TO=file RIVAL=file
+#              WORKLOAD=list-append|register HISTORY=folder SNAPSHOT_ISOLATION=off; STOCK=1: one server, no faults
 # make gaps    length of write outages when members are killed or leadership moves, compared with Galera's library
 # make bench   compare the provider with Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests on real servers with Debian 13's MariaDB, in its own root directory: TESTS="daily rejoin"
@@ -199,6 +200,8 @@ chaos: setup-test
 	@$(TARGET)/release/lockstep chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(JSON),--json $(JSON)) \
 		$(if $(EVERY),--every $(EVERY)) $(if $(ARBITRATOR),--arbitrator) \
+		$(if $(WORKLOAD),--workload $(WORKLOAD)) $(if $(HISTORY),--history $(HISTORY)) \
+		$(if $(filter off,$(SNAPSHOT_ISOLATION)),--no-snapshot-isolation) $(if $(STOCK),--stock) \
 		$(if $(POLICY),--policy $(POLICY)) $(if $(VOTERS),--voters $(VOTERS)) \
 		$(if $(filter-out file,$(origin RIVAL)),--rival $(RIVAL)) \
 		$(if $(UPGRADE_TO),--upgrade-to $(UPGRADE_TO),$(if $(findstring upgrade,$(FAULTS)),\

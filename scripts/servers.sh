@@ -24,6 +24,7 @@ long=(
     allow::allow_list_table_lock_delays_joiner_only
     applying::delayed_member_killed_in_ddl_and_stream_recovers
     branch::majority_log_damage_is_reported_and_bootstrap_works
+    chaos::isolation_holds_on_three_members_with_kills
     chaos::under_all_one_of_three_is_enough
     chaos::under_async_no_more_is_lost_than_was_at_risk
     chaos::under_semisync_a_replica_goes_on_when_the_only_voter_is_lost

@@ -12,6 +12,7 @@ mod cluster;
 mod commands;
 mod elsewhere;
 mod far;
+pub mod isolation;
 mod machine;
 mod mount;
 mod needs;

@@ -3,26 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use lockstep_local::{LocalError, Result};
+use lockstep_local::{Client, LocalError, Result};
 
 use super::ChaosSpec;
 use super::fault::Fault;
-use super::history::{self, Anomaly};
 use super::lists;
-use super::load::{self, Heards};
+use super::load::Heards;
 use super::policy::{Losses, Promise};
 use super::report::Report;
 use super::rescued::{self, Rescued};
+use super::transactions::{self, Objects};
 use crate::cluster::Cluster;
-
-/// Outside of all promises: see docs/chaos.md.
-pub(super) fn is_allowed(anomaly: Anomaly, snapshot_isolation: bool) -> bool {
-    match anomaly {
-        Anomaly::G2 => true,
-        Anomaly::GSingle => !snapshot_isolation,
-        _ => false,
-    }
-}
+use crate::isolation::edn::{self, Workload};
+use crate::isolation::registers::{self, Write};
+use crate::isolation::{self, Anomaly, Claim, Completion, Finding, Lists, Op, Transaction};
 
 pub(super) fn audit(
     cluster: &Cluster,
@@ -120,31 +114,7 @@ pub(super) fn audit(
     report.acknowledged += heards.transfers.len() as u64;
     report.unknown += heards.unknown_transfers.len() as u64;
 
-    let mut last: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    for row in client.query("SELECT id, list FROM chaos.lists WHERE list <> ''")?.rows {
-        let mut row = row.into_iter().flatten();
-        let (Some(id), Some(list)) = (row.next().and_then(|id| id.parse().ok()), row.next()) else {
-            continue;
-        };
-        last.insert(id, load::elements(&list)?);
-    }
-    let mut transactions = heards.history.clone();
-    let mut lost_elements = BTreeSet::new();
-    if spec.policy.is_weak() {
-        let taken = lists::without_lost(transactions, &last, &kept_elements);
-        losses.gone += taken.gone;
-        losses.rescued += taken.rescued;
-        (transactions, lost_elements) = (taken.history, taken.lost);
-    }
-    for finding in history::check(&transactions, &last) {
-        *report.anomalies.entry(finding.anomaly).or_default() += 1;
-        if !is_allowed(finding.anomaly, spec.snapshot_isolation) {
-            if finding.anomaly == Anomaly::Lost {
-                losses.gone += 1;
-            }
-            report.violations.push(format!("{}: {}", finding.anomaly, finding.text));
-        }
-    }
+    let lost_elements = histories(&mut client, heards, spec, &kept_elements, &mut losses, report)?;
     // How much each leader that was lost had answered ahead, as far as that is not in the others' logs.
     for file in &kept {
         let lost = file.iter().filter(|t| {
@@ -167,14 +137,132 @@ pub(super) fn audit(
     report.lost = losses.gone;
     report.rescued = losses.rescued;
     report.rescue_files = files.len() as u64;
-    let heard = |what| heards.history.iter().filter(|t| t.heard == what).count() as u64;
-    report.acknowledged += heard(history::Heard::Committed);
-    report.unknown += heard(history::Heard::Unknown);
-    report.list_transactions = heard(history::Heard::Committed);
+    let count = |of: &[Transaction], what| of.iter().filter(|t| t.completion == what).count() as u64;
+    report.list_transactions = count(&heards.lists, Completion::Committed);
+    report.register_transactions = count(&heards.registers, Completion::Committed);
+    report.acknowledged += report.list_transactions + report.register_transactions;
+    report.unknown +=
+        count(&heards.lists, Completion::Unknown) + count(&heards.registers, Completion::Unknown);
     report.audits = heards.audits;
     report.causal_reads = heards.causal_reads;
     report.measure(heards);
     Ok(())
+}
+
+/// The final lists, which are the versions of all lists.
+fn final_lists(client: &mut Client) -> Result<Lists> {
+    let mut last = Lists::new();
+    for row in client.query("SELECT id, list FROM chaos.lists WHERE list <> ''")?.rows {
+        let mut row = row.into_iter().flatten();
+        let (Some(id), Some(list)) = (row.next().and_then(|id| id.parse().ok()), row.next()) else {
+            continue;
+        };
+        last.insert(id, transactions::elements(&list)?);
+    }
+    Ok(last)
+}
+
+/// The versions of all registers.
+fn final_registers(client: &mut Client, findings: &mut Vec<Finding>) -> Result<Lists> {
+    let mut writes = |sql: &str| -> Result<Vec<Write>> {
+        let number = |value: Option<&Option<String>>| value?.as_deref()?.parse::<u64>().ok();
+        let rows = client.query(sql)?.rows;
+        rows.iter()
+            .map(|row| {
+                let (key, version, element) = (number(row.first()), number(row.get(1)), number(row.get(2)));
+                let write = key.zip(version).zip(element);
+                write.map(|((key, version), element)| Write { key, version, element })
+            })
+            .collect::<Option<_>>()
+            .ok_or_else(|| LocalError::Value(format!("[{sql}] returns other values than numbers")))
+    };
+    let journal = writes("SELECT register, version, element FROM chaos.written")?;
+    let last = writes("SELECT id, version, value FROM chaos.registers")?;
+    let last: BTreeMap<u64, Write> = last.into_iter().map(|write| (write.key, write)).collect();
+    Ok(registers::versions(&journal, &last, findings))
+}
+
+/// Checks the histories of lists and registers; returns the elements that were lost with a leader.
+fn histories(
+    client: &mut Client,
+    heards: &Heards,
+    spec: &ChaosSpec,
+    rescued: &BTreeSet<u64>,
+    losses: &mut Losses,
+    report: &mut Report,
+) -> Result<BTreeSet<u64>> {
+    let claim = match spec.snapshot_isolation {
+        true => Claim::snapshot_isolation(),
+        false => Claim::repeatable_read(),
+    };
+    let mut lost = BTreeSet::new();
+    for (objects, heard) in [(Objects::Lists, &heards.lists), (Objects::Registers, &heards.registers)] {
+        if heard.is_empty() {
+            continue;
+        }
+        let mut findings = Vec::new();
+        let last = match objects {
+            Objects::Lists => final_lists(client)?,
+            Objects::Registers => final_registers(client, &mut findings)?,
+        };
+        save(spec, objects, heard, &last)?;
+        let mut history = heard.clone();
+        if spec.policy.is_weak() {
+            let mut taken = lists::without_lost(history, &last, rescued);
+            losses.gone += taken.gone;
+            losses.rescued += taken.rescued;
+            lost.append(&mut taken.lost);
+            history = taken.history;
+        }
+        if objects == Objects::Registers {
+            history = registers::as_lists(&history, &last);
+        }
+        findings.extend(isolation::check(&history, &last, claim));
+        for Finding { anomaly, allowed, text } in findings {
+            *report.anomalies.entry((anomaly, allowed)).or_default() += 1;
+            if !allowed {
+                if anomaly == Anomaly::Lost {
+                    losses.gone += 1;
+                }
+                report.violations.push(format!("{}: {anomaly}: {text}", objects.name()));
+            }
+        }
+    }
+    Ok(lost)
+}
+
+/// Writes a history file, with a read of each object in the end.
+fn save(spec: &ChaosSpec, objects: Objects, heard: &[Transaction], last: &Lists) -> Result<()> {
+    let Some(folder) = &spec.history else { return Ok(()) };
+    let mut history = heard.to_vec();
+    let client = heard.iter().map(|t| t.client + 1).max().unwrap_or(0);
+    let mut now = heard.iter().map(|t| t.completed + 1).max().unwrap_or(0);
+    for (key, list) in last {
+        let op = match objects {
+            Objects::Lists => Op::Read { key: *key, list: list.clone() },
+            Objects::Registers => {
+                Op::Value { key: *key, version: list.len() as u64, element: list.last().copied() }
+            }
+        };
+        history.push(Transaction {
+            ops: vec![op],
+            completion: Completion::Committed,
+            error: None,
+            client,
+            member: 0,
+            sync_wait: true,
+            invoked: now,
+            completed: now + 1,
+        });
+        now += 2;
+    }
+    let workload = match objects {
+        Objects::Lists => Workload::ListAppend,
+        Objects::Registers => Workload::Register,
+    };
+    std::fs::create_dir_all(folder).map_err(LocalError::path("create", folder))?;
+    let file = folder.join(format!("{}.edn", objects.name()));
+    std::fs::write(&file, edn::text(&history, workload)).map_err(LocalError::path("write", &file))
 }
 
 /// A causal read sees all transactions acknowledged before it began, except those lost with a leader.
@@ -212,7 +300,9 @@ fn counted(cluster: &Cluster, report: &mut Report) {
 
 /// All members have the same.
 fn same(cluster: &Cluster, report: &mut Report) -> Result<()> {
-    let tables = ["inserts", "bank", "journal", "lists"].map(|table| format!("chaos.{table}")).join(", ");
+    let tables = ["inserts", "bank", "journal", "lists", "registers", "written"]
+        .map(|table| format!("chaos.{table}"))
+        .join(", ");
     match cluster.same_everywhere(&format!("CHECKSUM TABLE {tables}")) {
         Ok(_) => Ok(()),
         Err(LocalError::Value(text)) => {
@@ -220,16 +310,5 @@ fn same(cluster: &Cluster, report: &mut Report) -> Result<()> {
             Ok(())
         }
         Err(error) => Err(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_promised_counts() {
-        assert!(is_allowed(Anomaly::G2, true) && is_allowed(Anomaly::GSingle, false));
-        assert!(!is_allowed(Anomaly::GSingle, true) && !is_allowed(Anomaly::G1c, false));
     }
 }

@@ -1,10 +1,10 @@
-//! Removes transactions that were lost with a leader from the lists' history. Under a weak policy a leader may answer
+//! Removes transactions that were lost with a leader from a history of lists or registers. Under a weak policy a leader may answer
 //! before others have the transaction. Such lost transactions, and those that read them, do not belong to the surviving
 //! history.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::history::{Heard, Op, Transaction};
+use crate::isolation::{Completion, Op, Transaction};
 
 /// A history without what was lost.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Retained {
 fn appended(transaction: &Transaction) -> impl Iterator<Item = u64> {
     transaction.ops.iter().filter_map(|op| match op {
         Op::Append { element, .. } => Some(*element),
-        Op::Read { .. } => None,
+        Op::Read { .. } | Op::Value { .. } => None,
     })
 }
 
@@ -33,16 +33,16 @@ pub(super) fn without_lost(
 ) -> Retained {
     let there: BTreeSet<u64> = last.values().flatten().copied().collect();
     // Transactions that may have committed on a leader and are missing now.
-    let mut away: HashMap<u64, Heard> = HashMap::new();
+    let mut away: HashMap<u64, Completion> = HashMap::new();
     for transaction in &history {
         let missing = appended(transaction).filter(|element| !there.contains(element));
-        away.extend(missing.map(|element| (element, transaction.heard)));
+        away.extend(missing.map(|element| (element, transaction.completion)));
     }
     let mut kept = Retained::default();
     for transaction in history {
         let own: Vec<u64> = appended(&transaction).collect();
         let is_lost = !own.is_empty() && !own.iter().any(|element| there.contains(element));
-        if transaction.heard == Heard::Committed && is_lost {
+        if transaction.completion == Completion::Committed && is_lost {
             match own.iter().all(|element| rescued.contains(element)) {
                 true => kept.rescued += 1,
                 false => kept.gone += 1,
@@ -51,8 +51,11 @@ pub(super) fn without_lost(
             continue;
         }
         let read_lost = transaction.ops.iter().any(|op| match op {
-            Op::Read { list, .. } => {
-                list.iter().any(|element| away.get(element).is_some_and(|heard| *heard != Heard::Aborted))
+            Op::Read { list, .. } => list
+                .iter()
+                .any(|element| away.get(element).is_some_and(|ended| *ended != Completion::Aborted)),
+            Op::Value { element, .. } => {
+                element.is_some_and(|e| away.get(&e).is_some_and(|ended| *ended != Completion::Aborted))
             }
             Op::Append { .. } => false,
         });
@@ -66,10 +69,19 @@ pub(super) fn without_lost(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chaos::history::{Anomaly, check};
+    use crate::isolation::{Anomaly, Claim, check};
 
-    fn trx(heard: Heard, ops: &[Op]) -> Transaction {
-        Transaction { ops: ops.to_vec(), heard, error: None }
+    fn trx(completion: Completion, ops: &[Op]) -> Transaction {
+        Transaction {
+            ops: ops.to_vec(),
+            completion,
+            error: None,
+            client: 0,
+            member: 0,
+            sync_wait: false,
+            invoked: 0,
+            completed: 1,
+        }
     }
 
     fn append(element: u64) -> Op {
@@ -86,7 +98,7 @@ mod tests {
 
     #[test]
     fn lost_leaders_tail_and_its_readers_are_excluded() {
-        use Heard::{Committed, Unknown};
+        use Completion::{Committed, Unknown};
         let history = vec![
             trx(Committed, &[append(1)]),
             trx(Committed, &[append(2)]),
@@ -99,15 +111,18 @@ mod tests {
         let kept = without_lost(history, &last(&[1, 6]), &BTreeSet::from([2]));
         assert_eq!((kept.rescued, kept.gone, kept.history.len()), (1, 1, 4));
         assert_eq!(kept.lost, BTreeSet::from([2, 3, 4]));
-        assert_eq!(check(&kept.history, &last(&[1, 6])), []);
+        assert_eq!(check(&kept.history, &last(&[1, 6]), Claim::snapshot_isolation()), []);
     }
 
     #[test]
     fn impossible_reads_are_found() {
-        use Heard::{Aborted, Committed};
+        use Completion::{Aborted, Committed};
         let found = |history: &[Transaction], list: &[u64]| -> Vec<Anomaly> {
             let kept = without_lost(history.to_vec(), &last(list), &BTreeSet::from([2, 3]));
-            check(&kept.history, &last(list)).into_iter().map(|finding| finding.anomaly).collect()
+            check(&kept.history, &last(list), Claim::snapshot_isolation())
+                .into_iter()
+                .map(|finding| finding.anomaly)
+                .collect()
         };
         // A part of a transaction; one that is there and follows one that is not; one that aborted was read.
         assert_eq!(found(&[trx(Committed, &[append(1), append(2)])], &[1]), [Anomaly::Lost]);

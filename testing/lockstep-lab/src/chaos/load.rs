@@ -9,20 +9,16 @@ use std::time::{Duration, Instant};
 use lockstep_local::{Client, LocalError, Result};
 
 use super::ChaosSpec;
-use super::history::{Heard, Op, Transaction};
+use super::transactions::{self, Objects, transaction};
+use super::workload::Clients;
 use crate::cluster::Cluster;
+use crate::isolation::{Completion, Transaction};
 
 /// How long a client waits for an answer before it tries another member, as an application's would be set that does not
 /// want to hang with a server that hangs.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 const ACCOUNTS: u64 = 12;
 const EACH: u64 = 1000;
-/// Lists that are written to at a time.
-const LISTS: u64 = 6;
-/// After so long the next list takes the place of one, so that lists stay short.
-const LIST_LIFE: Duration = Duration::from_secs(2);
-const ALL_LISTS: u64 = 20_000;
-
 /// Numbers that look random and are the same for the same seed.
 #[derive(Debug, Clone)]
 pub(super) struct Dice(pub(super) u64);
@@ -42,6 +38,7 @@ pub(super) struct Load {
     snapshot_isolation: bool,
     /// Whether only the leader takes writes, the first of the view.
     first_writes: bool,
+    clients: Clients,
     /// The highest row that each inserting client has had acknowledged.
     acknowledged: Vec<AtomicU64>,
     complaints: Mutex<Vec<String>>,
@@ -82,7 +79,8 @@ pub(super) struct Heards {
     pub(super) unknown_transfers: BTreeSet<(u64, u64)>,
     pub(super) audits: u64,
     pub(super) causal_reads: u64,
-    pub(super) history: Vec<Transaction>,
+    pub(super) lists: Vec<Transaction>,
+    pub(super) registers: Vec<Transaction>,
     pub(super) blind: Vec<Blind>,
     /// Violations seen while it ran.
     pub(super) complaints: Vec<String>,
@@ -97,46 +95,48 @@ pub(super) fn prepare(cluster: &Cluster) -> Result<()> {
         "CREATE TABLE chaos.inserts (client INT, n BIGINT, PRIMARY KEY (client, n))",
         "CREATE TABLE chaos.bank (id INT PRIMARY KEY, balance BIGINT NOT NULL)",
         "CREATE TABLE chaos.journal (id BIGINT AUTO_INCREMENT PRIMARY KEY, client INT, n BIGINT, a INT, b INT, amount INT)",
-        "CREATE TABLE chaos.lists (id INT PRIMARY KEY, list MEDIUMTEXT NOT NULL)",
         &format!("INSERT INTO chaos.bank SELECT seq, {EACH} FROM seq_1_to_{ACCOUNTS}"),
-        &format!("INSERT INTO chaos.lists SELECT seq, '' FROM seq_0_to_{}", ALL_LISTS - 1),
     ])?;
-    cluster.same_everywhere("SELECT COUNT(*) FROM chaos.lists")?;
+    for sql in transactions::tables() {
+        client.query(&sql)?;
+    }
+    cluster.same_everywhere("SELECT COUNT(*) FROM chaos.registers")?;
     Ok(())
 }
 
 /// Whether an error says for sure that nothing was, or will be, committed.
-fn is_definite(error: &LocalError) -> bool {
+pub(super) fn is_definite(error: &LocalError) -> bool {
     // Deadlock, lock wait, changed since the snapshot, not a member of a primary component.
     matches!(error.sql_code(), Some(1213 | 1205 | 1020 | 1047))
 }
 
 /// Whether the session may go on after an error.
-fn is_conflict(error: &LocalError) -> bool {
+pub(super) fn is_conflict(error: &LocalError) -> bool {
     matches!(error.sql_code(), Some(1213 | 1205 | 1020))
 }
 
 /// A client that finds itself a member.
-struct Seat<'a> {
+pub(super) struct Seat<'a> {
     load: &'a Load,
     at: usize,
     writes: bool,
+    sync_wait: bool,
     session: Option<Client>,
 }
 
 impl<'a> Seat<'a> {
-    fn new(load: &'a Load, at: usize) -> Seat<'a> {
-        Seat { load, at, writes: true, session: None }
+    pub(super) fn new(load: &'a Load, at: usize) -> Seat<'a> {
+        Seat { load, at, writes: true, sync_wait: false, session: None }
     }
 
-    fn reader(load: &'a Load, at: usize) -> Seat<'a> {
+    pub(super) fn reader(load: &'a Load, at: usize) -> Seat<'a> {
         Seat { writes: false, ..Seat::new(load, at) }
     }
 
     /// A session; `None` if the member that was tried has none to give, or the load has ended.
-    fn session(&mut self) -> Option<&mut Client> {
+    pub(super) fn session(&mut self) -> Option<&mut Client> {
         if self.session.is_none() {
-            let socket = &self.load.sockets[self.at % self.load.sockets.len()];
+            let socket = &self.load.sockets[self.member()];
             match self.open(socket) {
                 Ok(client) => self.session = Some(client),
                 Err(_) => {
@@ -151,8 +151,9 @@ impl<'a> Seat<'a> {
     fn open(&self, socket: &std::path::Path) -> Result<Client> {
         let mut client = Client::connect(socket, "root", TIMEOUT)?;
         let snapshot = self.load.snapshot_isolation as u8;
+        let sync_wait = if self.sync_wait { 15 } else { 0 };
         client.run(&[
-            &format!("SET SESSION wsrep_sync_wait = 0, innodb_snapshot_isolation = {snapshot}, innodb_lock_wait_timeout = 5"),
+            &format!("SET SESSION wsrep_sync_wait = {sync_wait}, innodb_snapshot_isolation = {snapshot}, innodb_lock_wait_timeout = 5"),
             // Refused where there is no primary component.
             "SELECT COUNT(*) FROM chaos.bank",
         ])?;
@@ -162,13 +163,28 @@ impl<'a> Seat<'a> {
         Ok(client)
     }
 
+    /// The member of the session, from 0.
+    pub(super) fn member(&self) -> usize {
+        self.at % self.load.sockets.len()
+    }
+
+    /// Whether the session waits for all that is acknowledged.
+    pub(super) fn sync_wait(&self) -> bool {
+        self.sync_wait
+    }
+
+    /// The next session is with this member.
+    pub(super) fn take(&mut self, at: usize, sync_wait: bool) {
+        (self.at, self.sync_wait, self.session) = (at, sync_wait, None);
+    }
+
     /// The next session is with another member.
     fn leave(&mut self) {
         self.session = None;
         self.at += 1;
     }
 
-    fn after(&mut self, error: &LocalError) {
+    pub(super) fn after(&mut self, error: &LocalError) {
         if !is_conflict(error) {
             self.leave();
         }
@@ -177,13 +193,15 @@ impl<'a> Seat<'a> {
 
 impl Load {
     pub(super) fn new(cluster: &Cluster, spec: &ChaosSpec) -> Load {
+        let clients = spec.workload.clients(spec.inserters);
         Load {
             stop: AtomicBool::new(false),
             sockets: cluster.servers.iter().map(|server| server.config.socket()).collect(),
             began: Instant::now(),
             snapshot_isolation: spec.snapshot_isolation,
             first_writes: spec.policy.is_weak(),
-            acknowledged: (0..spec.inserters).map(|_| AtomicU64::new(0)).collect(),
+            clients,
+            acknowledged: (0..clients.inserts).map(|_| AtomicU64::new(0)).collect(),
             complaints: Mutex::new(Vec::new()),
             blind: Mutex::new(Vec::new()),
         }
@@ -193,7 +211,7 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
@@ -204,7 +222,7 @@ impl Load {
 
     /// Between two transactions. Where commits do not wait for the others these would fall behind: their servers share the
     /// machine.
-    fn pause(&self, ms: u64) {
+    pub(super) fn pause(&self, ms: u64) {
         std::thread::sleep(Duration::from_millis(if self.first_writes { 4 * ms } else { ms }));
     }
 
@@ -222,11 +240,20 @@ impl Load {
             let inserts: Vec<_> = (0..self.acknowledged.len())
                 .map(|client| scope.spawn(move || self.inserts(client)))
                 .collect();
-            let banks: Vec<_> = (0..3)
+            let banks: Vec<_> = (0..self.clients.banks)
                 .map(|n| scope.spawn(move || self.transfers(n, Dice(seed.wrapping_mul(31) + n as u64))))
                 .collect();
-            let lists: Vec<_> =
-                (0..4).map(|n| scope.spawn(move || self.lists(n, Dice(seed.wrapping_mul(37) + n)))).collect();
+            // Elements are unique among all objects.
+            let histories = |objects, first: u64, clients: usize| -> Vec<_> {
+                (first..first + clients as u64)
+                    .map(|n| {
+                        let dice = Dice(seed.wrapping_mul(37) + n);
+                        scope.spawn(move || self.transactions(objects, n, dice))
+                    })
+                    .collect()
+            };
+            let lists = histories(Objects::Lists, 0, self.clients.lists);
+            let registers = histories(Objects::Registers, 100, self.clients.registers);
             let auditor = scope.spawn(move || self.audits(Dice(seed)));
             let causal = scope.spawn(move || self.causal_reads(Dice(seed + 1)));
             let outcome = body();
@@ -245,7 +272,10 @@ impl Load {
                 heards.unknown_transfers.extend(unknown);
             }
             for list in lists {
-                heards.history.extend(list.join().expect("a list client panicked"));
+                heards.lists.extend(list.join().expect("a list client panicked"));
+            }
+            for register in registers {
+                heards.registers.extend(register.join().expect("a register client panicked"));
             }
             heards.audits = auditor.join().expect("the auditor panicked");
             heards.causal_reads = causal.join().expect("the reader panicked");
@@ -299,12 +329,12 @@ impl Load {
                     "INSERT INTO chaos.journal (client, n, a, b, amount) VALUES ({client}, {n}, {from}, {to}, {amount})"
                 ),
             ];
-            let (heard, error) =
+            let (completion, error) =
                 transaction(session, |client| steps.iter().try_for_each(|step| client.query(step).map(drop)));
-            match heard {
-                Heard::Committed => done.push((client, n)),
-                Heard::Unknown => unknown.push((client, n)),
-                Heard::Aborted => {}
+            match completion {
+                Completion::Committed => done.push((client, n)),
+                Completion::Unknown => unknown.push((client, n)),
+                Completion::Aborted => {}
             }
             if let Some(error) = error {
                 seat.after(&error);
@@ -323,7 +353,7 @@ impl Load {
             match session.number("SELECT SUM(balance) FROM chaos.bank") {
                 Ok(total) if total == (ACCOUNTS * EACH) as i64 => looks += 1,
                 Ok(total) => {
-                    let member = self.sockets[seat.at % self.sockets.len()].display().to_string();
+                    let member = self.sockets[seat.member()].display().to_string();
                     self.complain(format!(
                         "{total} in the bank instead of {}, as {member} says",
                         ACCOUNTS * EACH
@@ -351,7 +381,7 @@ impl Load {
                 match session.number(&read) {
                     Ok(seen) if seen as u64 >= due => reads += 1,
                     Ok(seen) => {
-                        let member = self.sockets[seat.at % self.sockets.len()].display().to_string();
+                        let member = self.sockets[seat.member()].display().to_string();
                         let seen = u64::try_from(seen).unwrap_or(0);
                         let mut blind = self.blind.lock().unwrap_or_else(|p| p.into_inner());
                         if blind.len() < 1000 {
@@ -367,80 +397,11 @@ impl Load {
         }
         reads
     }
-
-    fn lists(&self, client: u64, mut dice: Dice) -> Vec<Transaction> {
-        let mut history = Vec::new();
-        let mut seat = Seat::new(self, client as usize);
-        let mut next = client * 1_000_000_000;
-        while self.goes_on() {
-            let first = (self.began.elapsed().as_millis() / LIST_LIFE.as_millis()) as u64;
-            let Some(session) = seat.session() else { continue };
-            let mut ops = Vec::new();
-            let (heard, error) = transaction(session, |session| {
-                for _ in 0..1 + dice.roll(4) {
-                    let key = (first + dice.roll(LISTS)) % ALL_LISTS;
-                    if dice.roll(2) == 0 {
-                        next += 1;
-                        // Noted before it is sent: an error leaves nothing of the transaction either way.
-                        ops.push(Op::Append { key, element: next });
-                        session.query(&format!(
-                            "UPDATE chaos.lists SET list = CONCAT(list, ',{next}') WHERE id = {key}"
-                        ))?;
-                    } else {
-                        let list =
-                            session.value(&format!("SELECT list FROM chaos.lists WHERE id = {key}"))?;
-                        ops.push(Op::Read { key, list: elements(&list)? });
-                    }
-                }
-                Ok(())
-            });
-            history.push(Transaction { ops, heard, error: error.as_ref().map(LocalError::to_string) });
-            if let Some(error) = error {
-                seat.after(&error);
-            }
-            self.pause(5);
-        }
-        history
-    }
-}
-
-/// Runs a transaction; returns the answer to its client, and the error if there was one.
-fn transaction(
-    client: &mut Client,
-    body: impl FnOnce(&mut Client) -> Result<()>,
-) -> (Heard, Option<LocalError>) {
-    let begun = client.query("BEGIN").map(drop).and_then(|()| body(client));
-    let (heard, error) = match begun {
-        // COMMIT was not sent yet, so nothing is committed, even if the server died.
-        Err(error) => (Heard::Aborted, error),
-        Ok(()) => match client.query("COMMIT") {
-            Ok(_) => return (Heard::Committed, None),
-            Err(error) if is_definite(&error) => (Heard::Aborted, error),
-            Err(error) => (Heard::Unknown, error),
-        },
-    };
-    if is_conflict(&error) {
-        let _ = client.query("ROLLBACK");
-    }
-    (heard, Some(error))
-}
-
-/// `,1,2` as numbers.
-pub(super) fn elements(list: &str) -> Result<Vec<u64>> {
-    let number = |text: &str| text.parse().map_err(|_| LocalError::Value(format!("a list holds `{text}`")));
-    list.split(',').skip(1).map(number).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_are_read() {
-        assert!(elements("").unwrap().is_empty());
-        assert_eq!(elements(",1,23").unwrap(), [1, 23]);
-        assert!(elements(",1,x").is_err());
-    }
 
     #[test]
     fn only_some_errors_say_that_nothing_is_committed() {

@@ -4,7 +4,6 @@
 mod audit;
 mod disk;
 mod fault;
-pub mod history;
 mod human;
 mod lists;
 mod load;
@@ -14,19 +13,23 @@ mod report;
 mod rescued;
 mod runner;
 mod slow;
+mod transactions;
 mod upgrade;
+mod workload;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use self::load::{Dice, Load};
 use self::runner::Runner;
+use crate::cluster::Cluster;
 use lockstep_local::{LocalError, Result};
 
 pub use self::fault::{ALL_FAULTS, Fault};
 pub use self::policy::Policy;
 pub use self::report::{FaultReport, Report, side_by_side};
 pub use self::upgrade::Upgrade;
+pub use self::workload::Workload;
 
 /// How a run is to be.
 #[derive(Debug, Clone)]
@@ -68,6 +71,12 @@ pub struct ChaosSpec {
     pub max_at_risk: u64,
     /// The library to upgrade to. A program `lockstep` beside it becomes the arbitrator.
     pub upgrade_to: Option<PathBuf>,
+    /// The work of the clients.
+    pub workload: Workload,
+    /// The folder for the history files, if they are wanted.
+    pub history: Option<PathBuf>,
+    /// One server without replication and without faults, for comparison.
+    pub stock: bool,
     /// This project's command: the arbitrator, and what moves leadership.
     pub command: Option<PathBuf>,
 }
@@ -94,6 +103,9 @@ impl ChaosSpec {
             policy: Policy::Quorum,
             max_at_risk: 100,
             upgrade_to: None,
+            workload: Workload::Mixed,
+            history: None,
+            stock: false,
             command: None,
         }
     }
@@ -115,6 +127,9 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
     if galera && (spec.policy != Policy::Quorum || spec.learners > 0) {
         return Err(LocalError::Value("Galera's library has neither commit policies nor learners".into()));
     }
+    if spec.stock {
+        return run_stock(spec);
+    }
     let faults = fault::possible(spec, galera, say)?;
     let mut runner = Runner::start(spec, &faults, galera)?;
     load::prepare(runner.cluster())?;
@@ -130,6 +145,18 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
     report.violations.extend(wrong);
     let files = runner.rescue_files()?;
     audit::audit(runner.cluster(), &heards, spec, &files, &mut report)?;
+    Ok(report)
+}
+
+/// The same clients on one server without replication and without faults.
+fn run_stock(spec: &ChaosSpec) -> Result<Report> {
+    let cluster = Cluster::start_alone(&runner::cluster_spec(spec))?;
+    load::prepare(&cluster)?;
+    let load = Load::new(&cluster, spec);
+    let mut report = Report::new(spec, false);
+    let ((), heards) = load.run(spec.seed, || std::thread::sleep(spec.length));
+    report.window(None, 0, load.now());
+    audit::audit(&cluster, &heards, spec, &[], &mut report)?;
     Ok(report)
 }
 

@@ -5,10 +5,11 @@ use std::fmt::Write;
 
 use super::ChaosSpec;
 use super::fault::Fault;
-use super::history::Anomaly;
 use super::load::Heards;
 use super::policy::Policy;
 use super::upgrade::Upgrade;
+use super::workload::Workload;
+use crate::isolation::Anomaly;
 
 /// Losses of answers given up to this long before a fault are attributed to it, in µs.
 const BEFORE: u64 = 1_000_000;
@@ -59,12 +60,14 @@ pub struct Report {
     pub rescue_files: u64,
     /// Acknowledged transactions on lists with a checked history.
     pub list_transactions: u64,
+    /// The same for registers.
+    pub register_transactions: u64,
     /// How often all the money was found.
     pub audits: u64,
     /// Reads with `wsrep_sync_wait` that saw what had been acknowledged.
     pub causal_reads: u64,
-    /// The anomalies in the histories of lists, allowed or not.
-    pub anomalies: BTreeMap<Anomaly, u64>,
+    /// The anomalies in the histories of lists and registers, and whether the claim allows them.
+    pub anomalies: BTreeMap<(Anomaly, bool), u64>,
     /// Violations.
     pub violations: Vec<String>,
     /// Steps that an operator had to take.
@@ -75,6 +78,10 @@ pub struct Report {
     pub upgrade: Option<Upgrade>,
     /// Whether there were two servers and an arbitrator.
     pub arbitrator: bool,
+    /// The work of the clients.
+    pub workload: Workload,
+    /// Whether it was one server without replication.
+    pub stock: bool,
     /// `commit.policy`.
     pub policy: Policy,
     /// Servers that vote, and those that do not.
@@ -100,6 +107,7 @@ impl Report {
             rescued: 0,
             rescue_files: 0,
             list_transactions: 0,
+            register_transactions: 0,
             audits: 0,
             causal_reads: 0,
             anomalies: BTreeMap::new(),
@@ -108,6 +116,8 @@ impl Report {
             starts: 0,
             upgrade: None,
             arbitrator: spec.arbitrator,
+            workload: spec.workload,
+            stock: spec.stock,
             policy: spec.policy,
             servers: (spec.voters, spec.learners),
             windows: Vec::new(),
@@ -166,8 +176,8 @@ impl Report {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{} · {}{}, seed {} · innodb_snapshot_isolation {} · innodb_flush_log_at_trx_commit {}",
-            self.provider,
+            "{} · {}{}, seed {} · workload {} · innodb_snapshot_isolation {} · innodb_flush_log_at_trx_commit {}",
+            if self.stock { "one server without replication" } else { &self.provider },
             match (self.arbitrator, self.servers) {
                 (true, _) => "two servers and an arbitrator · ".to_owned(),
                 (false, (3, 0)) => String::new(),
@@ -181,6 +191,7 @@ impl Report {
                 None => format!("{} s", self.seconds),
             },
             self.seed,
+            self.workload,
             if self.snapshot_isolation { "ON" } else { "OFF" },
             self.flush
         );
@@ -200,22 +211,28 @@ impl Report {
         }
         let _ = writeln!(
             out,
-            "acknowledged {}, lost {}, rescued {} ({} files), open {}; {} list transactions, {} audits, {} causal reads; {} starts by the supervisor",
+            "acknowledged {}, lost {}, rescued {} ({} files), open {}; {} list transactions, {} register transactions, {} audits, {} causal reads; {} starts by the supervisor",
             self.acknowledged,
             self.lost,
             self.rescued,
             self.rescue_files,
             self.unknown,
             self.list_transactions,
+            self.register_transactions,
             self.audits,
             self.causal_reads,
             self.starts
         );
-        let anomalies: Vec<String> =
-            self.anomalies.iter().map(|(a, count)| format!("{count} × {a}")).collect();
+        let anomalies: Vec<String> = self
+            .anomalies
+            .iter()
+            .map(|((anomaly, allowed), count)| {
+                format!("{count} × {anomaly}{}", if *allowed { " (allowed)" } else { "" })
+            })
+            .collect();
         let _ = writeln!(
             out,
-            "anomalies of lists: {}",
+            "anomalies: {}",
             if anomalies.is_empty() { "none".into() } else { anomalies.join(", ") }
         );
         if let Some(upgrade) = &self.upgrade {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use lockstep_local::{LocalError, Result, run_to_end};
 
-use super::load;
+use super::transactions;
 
 /// What one transaction of the load did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) struct Rescued {
     pub(super) row: Option<(u64, u64)>,
     /// Client and number of a transfer.
     pub(super) transfer: Option<(u64, u64)>,
-    /// Elements appended to lists.
+    /// Elements appended to lists or written to registers.
     pub(super) elements: Vec<u64>,
 }
 
@@ -72,8 +72,9 @@ fn parse(text: &str) -> Result<Vec<Rescued>> {
                 ("chaos.inserts", "2") => last.row = columns.first().copied().zip(Some(number(value)?)),
                 ("chaos.journal", "3") => last.transfer = columns.first().copied().zip(Some(number(value)?)),
                 ("chaos.lists", "2") => {
-                    last.elements.extend(load::elements(end_of(value))?.last());
+                    last.elements.extend(transactions::elements(end_of(value))?.last());
                 }
+                ("chaos.written", "1") => last.elements.push(number(value)?),
                 _ => {}
             }
         }
@@ -95,7 +96,10 @@ mod tests {
             ### WHERE\n###   @1=3\n###   @2=',1'\n### SET\n###   @1=3\n###   @2=',1,22'\n### UPDATE `chaos`.`lists`\n\
             ### WHERE\n###   @1=4\n###   @2=''\n### SET\n###   @1=4\n###   @2=',23'\n### UPDATE `chaos`.`lists`\n\
             ### WHERE\n###   @1=5\n###   @2=',300000123,300' ... '000456,300000789' (270 bytes)\n### SET\n###   @1=5\n\
-            ###   @2=',300000123,300' ... '6,300000789,300000790' (280 bytes)\nCOMMIT;\n";
+            ###   @2=',300000123,300' ... '6,300000789,300000790' (280 bytes)\nCOMMIT;\n\n\
+            # seqno 10, committed on n1 about x\nBEGIN;\n### UPDATE `chaos`.`registers`\n### WHERE\n###   @1=3\n\
+            ###   @2=0\n###   @3=0\n### SET\n###   @1=3\n###   @2=24\n###   @3=1\n### INSERT INTO `chaos`.`written`\n\
+            ### SET\n###   @1=24\n###   @2=3\n###   @3=1\nCOMMIT;\n";
         let all = parse(text).unwrap();
         let one = |row, transfer, elements: &[u64]| Rescued { row, transfer, elements: elements.to_vec() };
         assert_eq!(
@@ -103,7 +107,8 @@ mod tests {
             [
                 one(Some((3, 17)), None, &[]),
                 one(None, Some((1, 9)), &[]),
-                one(None, None, &[22, 23, 300_000_790])
+                one(None, None, &[22, 23, 300_000_790]),
+                one(None, None, &[24])
             ]
         );
     }

@@ -102,7 +102,7 @@ impl Drop for Runner {
 }
 
 /// How the servers are to be.
-fn cluster_spec(spec: &ChaosSpec) -> ClusterSpec {
+pub(super) fn cluster_spec(spec: &ChaosSpec) -> ClusterSpec {
     let mut cluster = ClusterSpec::new(&spec.provider);
     cluster.members = if spec.arbitrator { 2 } else { spec.voters + spec.learners };
     cluster.extra = vec![

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::chaos::{
-    ChaosSpec, Fault, FaultReport, Policy, Report, run as run_chaos, side_by_side, usual_faults,
+    ChaosSpec, Fault, FaultReport, Policy, Report, Workload, run as run_chaos, side_by_side, usual_faults,
 };
 use clap::Args;
 use lockstep_local::say;
@@ -36,6 +36,15 @@ pub struct ChaosArgs {
     /// of]: kill, kill-first, kill-other, kill-all, lose-first, lose-others, pause, isolate, split, bridge, disk-full, slow-disk, hung-disk, restart, switchover, upgrade.
     #[arg(long, value_delimiter = ',', value_name = "FAULT")]
     faults: Vec<Fault>,
+    /// The work of the clients: mixed (inserts, a bank, causal reads, lists and registers), list-append or register.
+    #[arg(long, default_value_t = Workload::Mixed)]
+    workload: Workload,
+    /// Write the histories of lists and registers into this folder, in the form of Jepsen's histories (EDN).
+    #[arg(long, value_name = "FOLDER")]
+    history: Option<PathBuf>,
+    /// One server without replication and without faults, for comparison.
+    #[arg(long, conflicts_with_all = ["provider", "faults", "rounds", "every", "arbitrator", "policy", "voters", "learners", "upgrade_to", "rival"])]
+    stock: bool,
     /// Two servers and an arbitrator (lockstep's; for Galera's library garbd) in place of three servers.
     #[arg(long)]
     arbitrator: bool,
@@ -90,7 +99,10 @@ fn minutes(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
-    let provider = args.provider.clone().map_or_else(lockstep_local::beside_this_program, Ok)?;
+    let provider = match args.stock {
+        true => PathBuf::new(),
+        false => args.provider.clone().map_or_else(lockstep_local::beside_this_program, Ok)?,
+    };
     let learners = match (args.learners, args.voters, args.policy) {
         (Some(learners), ..) => usize::from(learners),
         _ if args.arbitrator => 0,
@@ -118,6 +130,9 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
         rounds: args.rounds,
         arbitrator: args.arbitrator,
         upgrade_to: args.upgrade_to.clone(),
+        workload: args.workload,
+        history: args.history.clone(),
+        stock: args.stock,
         command: std::env::current_exe().ok(),
         ..ChaosSpec::new(provider)
     };
@@ -131,6 +146,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
         let rival = ChaosSpec {
             provider: rival.clone(),
             upgrade_to: None,
+            history: args.history.as_ref().map(|folder| folder.join("rival")),
             policy: Policy::Quorum,
             voters: 3,
             learners: 0,
@@ -152,6 +168,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
 /// One provider's run, and its report.
 fn run_one(spec: &ChaosSpec) -> Result<Report, String> {
     let servers = match spec.arbitrator {
+        _ if spec.stock => "one server".to_owned(),
         true => "two servers and an arbitrator".to_owned(),
         false => format!("{} servers", spec.voters + spec.learners),
     };
@@ -171,8 +188,10 @@ fn value(report: &Report) -> Value {
     };
     let faults: Map<String, Value> =
         report.faults.iter().map(|(fault, report)| (fault.name().to_owned(), of(report))).collect();
-    let anomalies: Map<String, Value> =
-        report.anomalies.iter().map(|(anomaly, count)| (anomaly.to_string(), (*count).into())).collect();
+    let anomalies = |allowed: bool| -> Map<String, Value> {
+        let those = report.anomalies.iter().filter(|((_, is_allowed), _)| *is_allowed == allowed);
+        those.map(|((anomaly, _), count)| (anomaly.to_string(), (*count).into())).collect()
+    };
     json!({
         "provider": report.provider,
         "seconds": report.rounds.is_none().then_some(report.seconds),
@@ -188,9 +207,13 @@ fn value(report: &Report) -> Value {
         "rescue_files": report.rescue_files,
         "unknown": report.unknown,
         "list_transactions": report.list_transactions,
+        "register_transactions": report.register_transactions,
         "audits": report.audits,
         "causal_reads": report.causal_reads,
-        "anomalies": anomalies,
+        "workload": report.workload.name(),
+        "stock": report.stock,
+        "anomalies": anomalies(false),
+        "allowed_anomalies": anomalies(true),
         "arbitrator": report.arbitrator,
         "policy": report.policy.name(),
         "voters": report.servers.0,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockstep_lab::chaos::{ChaosSpec, Fault, Policy, Report, run};
+use lockstep_lab::chaos::{ChaosSpec, Fault, Policy, Report, Workload, run};
 use lockstep_local::LocalError;
 
 use crate::fixture::{Kind, Test, alone, built, kind, provider};
@@ -95,5 +95,17 @@ fn full_disk_loses_nothing_and_is_cleaned_up() -> Test {
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(&own))
         .collect();
     assert!(left.is_empty(), "{left:?} is left of the servers' files");
+    Ok(())
+}
+
+/// List-append on three members while the leader is killed once, and then another one.
+#[test]
+fn isolation_holds_on_three_members_with_kills() -> Test {
+    let mut spec = spec(&[Fault::KillFirst, Fault::KillOther], 0, true);
+    spec.rounds = Some(1);
+    spec.workload = Workload::ListAppend;
+    let report = goes(&spec)?;
+    assert!(report.is_clean(), "{}", report.text());
+    assert!(report.list_transactions > 500, "too few to mean anything:\n{}", report.text());
     Ok(())
 }
