@@ -2,6 +2,7 @@
 
 use crate::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
+use std::cmp::Ordering;
 use std::fmt;
 
 /// An entry's position in the log, from 1. 0 is the position before the first entry.
@@ -17,8 +18,21 @@ pub type Micros = u64;
 pub const SEQNO_UNDEFINED: Seqno = -1;
 
 /// 16 bytes, printed in the canonical form of a UUID.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Uuid(pub [u8; 16]);
+
+/// The order of the bytes, compared as one number: maps and memberships are searched by it all the time.
+impl Ord for Uuid {
+    fn cmp(&self, other: &Uuid) -> Ordering {
+        u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
+    }
+}
+
+impl PartialOrd for Uuid {
+    fn partial_cmp(&self, other: &Uuid) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Uuid {
     /// All zeros: undefined.

@@ -8,7 +8,6 @@ use super::replication::Replication;
 use crate::members::{MemberInfo, Membership};
 use crate::policy::Policy;
 use crate::types::*;
-use std::collections::BTreeMap;
 
 /// The persisted and received indices of all members.
 #[derive(Clone, Copy, Debug)]
@@ -96,13 +95,15 @@ impl<'a> Positions<'a> {
         if zones == 0 || self.local.is_active(Failpoint::NoZonesAwaited) {
             return Index::MAX;
         }
-        let mut persisted: BTreeMap<u8, Index> = BTreeMap::new();
+        let mut by_zone: Vec<(u8, Index)> = Vec::new();
         for member in self.counted() {
             let index = self.persisted_by(&member.id);
-            let zone = persisted.entry(member.zone).or_default();
-            *zone = (*zone).max(index);
+            match by_zone.iter_mut().find(|(zone, _)| *zone == member.zone) {
+                Some((_, most)) => *most = (*most).max(index),
+                None => by_zone.push((member.zone, index)),
+            }
         }
-        let mut persisted: Vec<Index> = persisted.into_values().collect();
+        let mut persisted: Vec<Index> = by_zone.into_iter().map(|(_, index)| index).collect();
         reached_by(&mut persisted, usize::from(zones) + 1)
     }
 }

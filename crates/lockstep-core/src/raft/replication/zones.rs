@@ -243,6 +243,9 @@ impl Zones {
                 Some((id, (peers.get(&id)?.received, line)))
             })
             .collect();
+        if relays.is_empty() {
+            return;
+        }
         let mut out: Vec<MemberId> = Vec::new();
         // Recipients behind each relay that have waited for half of the timeout, and their number.
         let mut behind: BTreeMap<MemberId, (usize, usize, Vec<MemberId>)> = BTreeMap::new();
