@@ -169,7 +169,8 @@ impl ClientChecks {
         // During a policy change, a write returns when either policy is met; members that have left the view are not
         // waited for. The leader knows first that a change is committed, announces it, and may have ended since.
         if is_committed {
-            states.extend(self.rules.iter().filter(|rules| rules.after >= index).cloned());
+            let later = self.rules.partition_point(|rules| rules.after < index);
+            states.extend_from_slice(&self.rules[later..]);
         }
         // A membership change is in force when it is appended, before it is committed: it applies to earlier entries.
         // Whoever counted the entry first may have a change that this member has yet to receive.
@@ -182,7 +183,7 @@ impl ClientChecks {
         let tails = knows.into_iter().chain([&nodes[at]]).filter_map(tail);
         for membership in counted.into_iter().flatten().cloned().chain(tails) {
             let last = states.last().cloned().unwrap_or_else(|| before.clone());
-            states.push(Rules { membership: (*membership).clone(), ..last });
+            states.push(Rules { membership, ..last });
         }
         let fallen_back = self.fallen_back.iter().any(|(at, upto)| index <= *upto && had.disk & 1 << at != 0);
         let met = is_any_met(
@@ -338,7 +339,7 @@ mod tests {
             after,
             policy: Policy { kind: PolicyKind::All, zone_acks: 1, ..Policy::default() },
             view: view.iter().map(|number| id(*number)).collect(),
-            membership: Membership { members: members.iter().map(member).collect() },
+            membership: Membership { members: members.iter().map(member).collect() }.into(),
         }
     }
 

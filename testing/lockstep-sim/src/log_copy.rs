@@ -9,21 +9,22 @@ use lockstep_core::raft::WriteOp;
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, Term};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// The policy, the view and the membership after an entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) after: Index,
     pub(crate) policy: Policy,
-    pub(crate) view: Vec<MemberId>,
-    pub(crate) membership: Membership,
+    pub(crate) view: Arc<[MemberId]>,
+    pub(crate) membership: Arc<Membership>,
 }
 
 impl Rules {
     fn of(state: &StateSnapshot) -> Rules {
         let StateSnapshot { index, policy, view, membership, .. } = state;
         let view = view.members.iter().map(|m| m.id).collect();
-        Rules { after: *index, policy: *policy, view, membership: Membership::clone(membership) }
+        Rules { after: *index, policy: *policy, view, membership: membership.clone() }
     }
 
     fn changed_by(&self, entry: &Entry) -> Option<Rules> {
@@ -35,7 +36,7 @@ impl Rules {
         match entry.kind {
             EntryKind::Policy => next.policy = Policy::decode(&mut r).ok()?,
             EntryKind::View => next.view = View::decode(&mut r).ok()?.members.iter().map(|m| m.id).collect(),
-            _ => next.membership = Membership::decode(&mut r).ok()?,
+            _ => next.membership = Membership::decode(&mut r).ok()?.into(),
         }
         Some(next)
     }

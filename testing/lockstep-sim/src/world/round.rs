@@ -77,7 +77,10 @@ impl World {
         }
         let raft = process.node.raft();
         let (term, commit, leads) = (raft.term(), raft.commit(), raft.role() == Role::Leader);
-        memberships.push(raft.tail_state().membership.clone());
+        let membership = &raft.tail_state().membership;
+        if !memberships.last().is_some_and(|before| Arc::ptr_eq(before, membership)) {
+            memberships.push(membership.clone());
+        }
         if raft.has_fallen_back() {
             self.client_checks.fell_back(at, raft.persisted());
         }
@@ -311,8 +314,7 @@ impl World {
             if self.counters.events.is_multiple_of(8) {
                 history.folds(id, process.node.raft().committed_state())?;
             }
-            let changed = memberships.len() > 1 || history.state().membership_index > before;
-            if changed {
+            if memberships.len() > 1 || history.state().membership_index >= before {
                 self.client_checks.joins(&history.state().membership);
             }
             self.client_checks.verdicts(history)?;
