@@ -9,9 +9,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+mod allocator;
+
 /// A simulation allocates much and holds little: this takes a tenth less time than with the system's allocator.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Recycling = allocator::Recycling;
 
 /// After so many failing seeds there is enough to look at, unless a number of seeds was asked for.
 const ENOUGH: u64 = 10;
