@@ -85,6 +85,66 @@ fn after_an_orderly_close_the_last_batch_is_known_too() {
     assert!(matches!(open_error(&image), OpenError::Corrupt { intact_to: 9, .. }));
 }
 
+const SECTOR: usize = 512;
+
+/// Five records in one synced batch, then more in another one. The file after the first batch and after the second, and
+/// where the first one ends.
+fn two_batches(last: u64) -> (MemDisk, [Vec<u8>; 2], usize) {
+    let disk = MemDisk::new();
+    let (mut log, _) = collect(&disk, options()).unwrap();
+    write_sync(&mut log, records(1..=5, 1));
+    let (mut old, end) = (disk.contents(SEGMENT_1).unwrap(), log.bytes() as usize);
+    write_sync(&mut log, records(6..=last, 1));
+    drop(log);
+    disk.kill();
+    let new = disk.contents(SEGMENT_1).unwrap();
+    old.resize(new.len(), 0);
+    assert_ne!(end % SECTOR, 0, "the second batch begins within a sector");
+    (disk, [old, new], end)
+}
+
+/// An append writes the last synced block once more. Each sector of it is either as before or as after.
+#[test]
+fn append_torn_between_sectors_keeps_synced_records() {
+    let (disk, [old, new], end) = two_batches(60);
+    let (first, last) = (end / SECTOR, new.len().div_ceil(SECTOR));
+    let sectors = (last - first).min(8);
+    assert!(sectors > 2);
+    for written in 0..1 << sectors {
+        let mut mixed = old.clone();
+        for at in (first..last).filter(|at| written >> (at - first).min(sectors - 1) & 1 == 1) {
+            let range = at * SECTOR..((at + 1) * SECTOR).min(new.len());
+            mixed[range.clone()].copy_from_slice(&new[range]);
+        }
+        let image = disk.fork();
+        image.put(SEGMENT_1, mixed);
+        let (_log, found) = collect(&image, options()).unwrap();
+        let count = found.records.len() as u64;
+        assert!(count >= 5 && found.records == records(1..=count, 1), "{written:b}: {count}");
+    }
+}
+
+/// The sector in which an append began comes back as garbage, with synced records in it.
+#[test]
+fn sector_garbled_by_append_is_damage_if_more_follows() {
+    let garbled = |mut file: Vec<u8>, end: usize| {
+        let sector = end / SECTOR * SECTOR;
+        let upto = (sector + SECTOR).min(file.len());
+        file[sector..upto].fill(0xa5);
+        file
+    };
+    let (disk, [_, new], end) = two_batches(60);
+    let image = disk.fork();
+    image.put(SEGMENT_1, garbled(new, end));
+    assert!(matches!(open_error(&image), OpenError::Corrupt { .. }));
+    // An append within that sector leaves no witness: only the sector's promise to be whole keeps these records.
+    let (disk, [_, new], end) = two_batches(6);
+    let image = disk.fork();
+    image.put(SEGMENT_1, garbled(new, end));
+    let (_log, found) = collect(&image, options()).unwrap();
+    assert!(found.records.len() < 5 && found.recovered.cut.is_some());
+}
+
 #[test]
 fn torn_batch_is_cut_and_stays_cut() {
     let disk = MemDisk::new();
