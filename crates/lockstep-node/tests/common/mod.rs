@@ -151,7 +151,8 @@ impl Server {
                                     continue;
                                 }
                             }
-                        } else if ordered.pass {
+                        } else if ordered.pass && u_failed.lock().unwrap().is_none() {
+                            // A server that differs from the others uses its data no more.
                             a.lock().unwrap().push((ordered.seqno, ordered.writeset.data.to_vec()));
                         }
                         n.finished(ordered.seqno);
