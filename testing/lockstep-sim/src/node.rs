@@ -102,6 +102,9 @@ pub(crate) struct Node {
     pub(crate) starting: bool,
     /// An operator had it removed while it ran: its node fails then.
     pub(crate) told_to_leave: bool,
+    /// An operator has asked for its removal by force, at any time: the command may wait for a leader, and carry it out after
+    /// a restart.
+    pub(crate) removal_asked: bool,
     pub(crate) paused_until: Micros,
     pub(crate) process: Option<Process>,
 }

@@ -197,6 +197,7 @@ impl World {
                     lives: 0,
                     starting: at < members,
                     told_to_leave: false,
+                    removal_asked: false,
                     paused_until: 0,
                     process: None,
                 }

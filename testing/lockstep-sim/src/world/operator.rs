@@ -75,6 +75,7 @@ impl World {
                 let name = self.nodes[at].hello.name.clone();
                 let force = self.rng.one_in(2);
                 self.nodes[at].told_to_leave |= force;
+                self.nodes[at].removal_asked |= force;
                 self.command(Command::Remove { name, force });
             }
         }

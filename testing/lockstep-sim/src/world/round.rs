@@ -472,7 +472,8 @@ impl World {
             });
         }
         let failed = self.nodes[at].server.failed.take();
-        if failed.is_some() && self.nodes[at].told_to_leave {
+        let removed = failed.as_ref().is_some_and(|text| text.starts_with(REMOVED));
+        if removed && self.nodes[at].removal_asked {
             self.restart_removed(at);
             return Ok(());
         }
