@@ -46,6 +46,7 @@ use std::sync::atomic::AtomicI64;
 
 pub(crate) use lockstep_core::Micros;
 pub(crate) use membership::admission::Admission;
+pub(crate) use membership::wait_text::SHOW_DISK_AFTER;
 
 /// Round interval while a command is under way.
 const COMMAND_PERIOD: Micros = 5_000;
@@ -225,6 +226,7 @@ impl Member {
     /// Certifies and delivers entries. The connection comes first: it decides whether there is a run, and where it
     /// begins. [`Output::Commit`] has said how far delivery goes.
     fn deliver_entries(&mut self, room: bool) {
+        self.own_disk_step();
         self.connection_step();
         self.follow_leader();
         if room {
@@ -312,7 +314,6 @@ impl Member {
                     }
                     last_write = op.ticket;
                     renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
-                    self.leadership.write_begun(self.ctx.now, op.ticket);
                     let may_defer = !self.has_causal_reads() && self.deferred_syncs.may_defer(&self.ctx, &op);
                     self.ctx.out.push(Effect::Write { op, may_defer });
                 }
@@ -322,6 +323,7 @@ impl Member {
                 Output::Commit { index: _, deliverable, early, policy_index } => {
                     self.delivery.deliverer.set_limits(Limits { deliverable, early, policy_index });
                 }
+                Output::DisksHang { disks } => self.majority_of_disks_hangs(disks),
                 Output::Diverged { .. } => diverged = true,
                 Output::Soft { leader, term, .. } => self.leader_changed(leader, term),
                 Output::ReadReady { context, index } => self.read_ready(context, Some(index)),
@@ -423,6 +425,7 @@ impl Member {
         self.roster.sync.is_desynced_by_server()
             || self.roster.sync.is_lagging()
             || self.recovery.transfers.is_donating()
+            || self.roster.own_disk.hangs()
     }
 
     pub(crate) fn local_state(&self) -> LocalState {

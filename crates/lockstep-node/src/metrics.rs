@@ -171,6 +171,11 @@ const MEMBERS: &[(&str, &str, OfMember)] = &[
     ("member_persisted_index", "The last index on that member's disk; the leader knows it.", |m| {
         m.persisted.map(|n| n as f64)
     }),
+    (
+        "member_disk_stalled_seconds",
+        "How long that member's disk has finished no write of the log although it has some to do; a member knows its own, the leader all.",
+        |m| m.disk_stalled_seconds,
+    ),
     ("member_rtt_seconds", "Round-trip time to that member, as the leader measures it.", |m| {
         m.rtt_us.map(|us| us as f64 / 1e6)
     }),
@@ -280,6 +285,7 @@ impl Status {
             address: format!("{name}:4567"),
             seqno: Some(7),
             persisted: Some(9),
+            disk_stalled_seconds: Some(0.0),
             applied: Some(7),
             lag_trx: Some(0),
             lag_seconds: Some(0.0),

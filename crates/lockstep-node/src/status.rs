@@ -2,7 +2,7 @@
 //! `metrics`, as Prometheus text.
 
 use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus, state_comment};
-use crate::member::Member;
+use crate::member::{Member, SHOW_DISK_AFTER};
 use crate::pack::Packed;
 use lockstep_core::members::{Role, ViewMember};
 use lockstep_core::policy::Policy;
@@ -192,6 +192,9 @@ pub struct MemberStatus {
     pub seqno: Option<i64>,
     /// The last log index on its disk. A member knows its own, the leader all.
     pub persisted: Option<u64>,
+    /// For how long its disk has finished no write of the log although it has some to do, in seconds; 0 if it works. A member
+    /// knows its own, the leader all.
+    pub disk_stalled_seconds: Option<f64>,
     /// The last seqno that its server has finished.
     pub applied: Option<i64>,
     /// Committed seqnos that it has not finished, without left-out ones.
@@ -457,6 +460,9 @@ impl Member {
                 true => Some(self.ctx.raft.persisted()),
                 false => Some(self.ctx.raft.matched(&member.id)).filter(|index| leads && *index > 0),
             };
+            // A short wait is a disk at work.
+            let stalled = self.ctx.raft.disk_of_stands_still_for(&member.id);
+            let stalled = if stalled < SHOW_DISK_AFTER { 0 } else { stalled };
             members.push(MemberStatus {
                 name: member.name.clone(),
                 id: member.id.to_string(),
@@ -473,6 +479,7 @@ impl Member {
                 // Nothing is handed out before the database's place in the log is known.
                 seqno: health.filter(|h| h.has_state).and_then(|h| known(h.delivered)),
                 persisted,
+                disk_stalled_seconds: (me || leads && peer.is_some()).then_some(seconds(stalled)),
                 applied,
                 lag_trx,
                 lag_seconds,

@@ -120,6 +120,7 @@ fn merge(mut answers: Vec<Status>) -> Option<ClusterStatus> {
         let own = answers.iter().filter(|s| s.own.id == member.id && s.cluster.uuid == *history);
         let Some(own) = own.flat_map(|s| &s.members).find(|m| m.id == member.id) else { continue };
         member.persisted = member.persisted.or(own.persisted);
+        member.disk_stalled_seconds = member.disk_stalled_seconds.or(own.disk_stalled_seconds);
         if member.lag_seconds.is_none() && own.lag_trx != Some(0) {
             member.lag_seconds = own.lag_seconds;
             member.lag_bytes = own.lag_bytes;

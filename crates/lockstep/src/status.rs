@@ -188,6 +188,10 @@ fn row(member: &MemberStatus, own: bool) -> Vec<String> {
     };
     let state = match member.gone_seconds {
         Some(gone) if !member.is_connected() => format!("{} ({})", member.state, duration(gone)),
+        _ if member.disk_stalled_seconds.is_some_and(|s| s > 0.0) => {
+            let stalled = member.disk_stalled_seconds.map(duration).unwrap_or_default();
+            format!("{}, DISK STANDS STILL ({stalled})", member.state)
+        }
         _ if member.held_back => format!("{}, held back", member.state),
         _ => member.state.clone(),
     };

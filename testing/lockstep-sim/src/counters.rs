@@ -46,6 +46,8 @@ pub struct Counters {
     pub no_donor: u64,
     /// How often a leader's semisync has fallen back.
     pub fallbacks: u64,
+    /// Members that left because their disks hung.
+    pub hung_disks: u64,
     /// Terms that an arbitrator led.
     pub arbitrators_led: u64,
     /// Leadership transfers to the main writer.
@@ -82,6 +84,7 @@ impl Counters {
             lost,
             no_donor,
             fallbacks,
+            hung_disks,
             arbitrators_led,
             follows,
             relays,
@@ -92,6 +95,7 @@ impl Counters {
         self.lost += lost;
         self.no_donor += no_donor;
         self.fallbacks += fallbacks;
+        self.hung_disks += hung_disks;
         self.arbitrators_led += arbitrators_led;
         self.follows += follows;
         self.relays += relays;

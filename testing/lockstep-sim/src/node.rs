@@ -45,6 +45,10 @@ pub(crate) struct Process {
     pub(crate) timer_at: Micros,
     /// The log's thread is busy.
     pub(crate) busy: bool,
+    /// It is in a batch that it syncs.
+    pub(crate) syncs: bool,
+    /// For how long the disk has hung in a sync while the process ran, and when that was last counted.
+    pub(crate) hung: (Micros, Micros),
     /// The commit index that the checkers have seen.
     pub(crate) commit: Index,
     /// Its term, and whether it led, after the last round.
@@ -95,6 +99,8 @@ pub(crate) struct Node {
     pub(crate) server: Server,
     /// The server's database finishes nothing.
     pub(crate) database_hangs: bool,
+    /// No sync of the disk ends.
+    pub(crate) disk_hangs: bool,
     /// The server has work, and an event for it is on its way.
     pub(crate) serving: bool,
     pub(crate) lives: u64,

@@ -135,7 +135,7 @@ impl World {
         }
         let members = (profile.voters + profile.learners).clamp(1, MEMBERS_MAX);
         let zones = if settings.relays() { 2 } else { *rng.pick(&[1, 1, 2, 3]) };
-        let around = AroundWeights::draw(&mut rng, profile.policies);
+        let around = AroundWeights::draw(&mut rng, profile.policies, settings.mutation.is_some());
         let tuning = Tuning {
             heartbeat: Duration::from_micros(profile.heartbeat),
             election_timeout: Duration::from_micros(profile.election_timeout),
@@ -193,6 +193,7 @@ impl World {
                     book: LogBook::default(),
                     server: Server::new(),
                     database_hangs: false,
+                    disk_hangs: false,
                     serving: false,
                     lives: 0,
                     starting: at < members,

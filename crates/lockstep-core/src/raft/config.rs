@@ -14,6 +14,9 @@ pub struct Config {
     pub heartbeat: Micros,
     /// Silence of a leader after which others campaign; randomised to up to twice this.
     pub election_timeout: Micros,
+    /// A disk that completes no write for this long hangs: it no longer counts towards a leader's majority; 0: never. See
+    /// [`super::Raft::set_disk_timeout`].
+    pub disk_timeout: Micros,
     /// A segment of the log that has reached this many bytes is followed by a new one.
     pub segment_bytes: u64,
     /// The most bytes of entries in one message (one entry may be larger).

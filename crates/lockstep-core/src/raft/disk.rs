@@ -6,6 +6,7 @@
 
 use super::failpoints::{Failpoint, Failpoints};
 use super::log::Log;
+use super::standstill::Standstill;
 use super::write::{Rescue, Vote, WriteOp};
 use crate::message::Message;
 use crate::snapshot::StateSnapshot;
@@ -59,6 +60,8 @@ pub(super) struct Disk {
     waiting: Vec<Held>,
     /// Wait for a ticket.
     held: VecDeque<(u64, Held)>,
+    /// How long no write has completed.
+    standstill: Standstill,
 }
 
 impl Disk {
@@ -92,12 +95,24 @@ impl Disk {
             vote_ticket: 0,
             waiting: Vec::new(),
             held: VecDeque::new(),
+            standstill: Standstill::default(),
         }
     }
 
     /// Up to here the entries in memory are on the disk.
     pub(super) fn persisted(&self) -> Index {
         self.persisted
+    }
+
+    /// Notes whether writes complete.
+    pub(super) fn observe(&mut self, now: Micros) {
+        let open = self.in_flight.front().map_or(self.last_ticket, |flight| flight.ticket - 1);
+        self.standstill.report(now, open, self.last_ticket);
+    }
+
+    /// For how long no write has completed although some are in flight.
+    pub(super) fn stands_still_for(&self) -> Micros {
+        self.standstill.lasts()
     }
 
     /// The vote has changed.

@@ -205,7 +205,11 @@ impl Election {
         (from, term): (MemberId, Term),
         last: (Term, Index),
     ) {
-        let granted = term > local.term() && !self.leader_is_active(local) && is_up_to_date(local, last);
+        let granted = term > local.term()
+            && !self.leader_is_active(local)
+            && is_up_to_date(local, last)
+            // The vote that a grant promises would not become durable.
+            && !local.disk_hangs();
         let term = if granted { term } else { local.term() };
         out.send(from, Message::PreVoteReply { term, granted });
     }
@@ -236,6 +240,9 @@ fn is_up_to_date(local: &Local, last: (Term, Index)) -> bool {
 /// force, not its own. After a restart the known commit index may be too low, so any later membership that lets this
 /// member vote is enough.
 pub(super) fn may_campaign(local: &Local) -> bool {
+    if local.disk_hangs() {
+        return false;
+    }
     let (id, log) = (&local.id(), local.log());
     if !log.exists() || log.tail().membership.is_voter(id) {
         return log.exists();

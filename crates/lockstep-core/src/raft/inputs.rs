@@ -29,6 +29,7 @@ impl Raft {
             streams: Ends::default(),
             outbox: Outbox::default(),
             reads: Reads::new(config.incarnation),
+            commits: Standstill::default(),
             up: BTreeSet::new(),
             out: Outputs::new(),
             local: Local::new(config, vote, log, now),
@@ -380,6 +381,7 @@ impl Raft {
     /// Ends a round: returns the outputs for all inputs since the last call.
     pub fn drain(&mut self, now: Micros) -> Vec<Output> {
         self.local.advance(now);
+        self.local.observe_disk();
         if self.local.is_leader() {
             self.append_own_proposals();
         }

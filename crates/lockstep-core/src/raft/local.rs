@@ -156,6 +156,17 @@ impl Local {
         self.is_leader() && self.log.term_at(self.commit()) == Some(self.term)
     }
 
+    /// For how long the own disk has completed no write although some are in flight.
+    pub(super) fn disk_stands_still_for(&self) -> Micros {
+        self.disk.stands_still_for()
+    }
+
+    /// Whether the own disk hangs: no vote of this member would become durable.
+    pub(super) fn disk_hangs(&self) -> bool {
+        let timeout = self.config.disk_timeout;
+        timeout > 0 && self.disk_stands_still_for() >= timeout
+    }
+
     /// Whether the vote as it is now is not on the disk yet.
     pub(super) fn vote_is_pending(&self) -> bool {
         self.disk.vote_waits()
@@ -191,6 +202,15 @@ impl Local {
     pub(super) fn set_timing(&mut self, heartbeat: Micros, election_timeout: Micros) {
         self.config.heartbeat = heartbeat;
         self.config.election_timeout = election_timeout;
+    }
+
+    pub(super) fn set_disk_timeout(&mut self, timeout: Micros) {
+        self.config.disk_timeout = timeout;
+    }
+
+    /// Notes whether the own disk makes progress.
+    pub(super) fn observe_disk(&mut self) {
+        self.disk.observe(self.now);
     }
 
     pub(super) fn set_incarnation(&mut self, incarnation: u64) {

@@ -41,6 +41,7 @@ mod relay;
 mod replication;
 mod restore;
 mod roles;
+mod standstill;
 mod streams;
 mod survey;
 mod tail_fetch;
@@ -74,6 +75,7 @@ use proposals::Outbox;
 use read_index::Reads;
 use relay::Relay;
 use replication::{Replication, Round};
+use standstill::Standstill;
 use std::collections::BTreeSet;
 use streams::Ends;
 use survey::LogSurvey;
@@ -106,6 +108,8 @@ pub struct Raft {
     streams: Ends,
     outbox: Outbox,
     reads: Reads,
+    /// A leader's entries that its clients wait for: how long none became deliverable.
+    commits: Standstill,
     /// The connected members.
     up: BTreeSet<MemberId>,
     out: Outputs,

@@ -66,6 +66,11 @@ pub enum Output {
         /// The first lost entry.
         from: Index,
     },
+    /// This leader steps down because it can commit nothing: too few disks of voters work.
+    DisksHang {
+        /// The voters whose disks have completed no write, and for how long.
+        disks: Vec<(MemberId, Micros)>,
+    },
     /// Another membership is in force.
     Membership(Arc<Membership>),
 }

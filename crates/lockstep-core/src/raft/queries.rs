@@ -78,6 +78,34 @@ impl Raft {
         self.recovery.set_longest_rtt(rtt);
     }
 
+    /// Sets the time after which a disk that completes no write counts as hung; 0: never.
+    ///
+    /// A leader steps down if the disks of a majority do not work and its clients wait: it could commit nothing. A member
+    /// whose own disk hangs grants no pre-vote and does not campaign, because its vote would not become durable.
+    pub fn set_disk_timeout(&mut self, timeout: Micros) {
+        self.local.set_disk_timeout(timeout);
+    }
+
+    /// For how long this member's disk has completed no write although some are in flight. After a stall of this process
+    /// it counts on slowly: at most a second for each round.
+    pub fn disk_stands_still_for(&self) -> Micros {
+        self.local.disk_stands_still_for()
+    }
+
+    /// For how long a leader has entries that clients wait for, and none of them became deliverable.
+    pub fn commits_stand_still_for(&self) -> Micros {
+        if self.local.is_leader() { self.commits.lasts() } else { 0 }
+    }
+
+    /// For how long a member's disk has completed no write although it has some to do. Known for this member, and for all
+    /// if this member leads; 0 otherwise.
+    pub fn disk_of_stands_still_for(&self, id: &MemberId) -> Micros {
+        match *id == self.local.id() {
+            true => self.local.disk_stands_still_for(),
+            false => self.replication.disk_stands_still_for(id),
+        }
+    }
+
     /// Silence of a leader after which others campaign.
     pub fn election_timeout(&self) -> Micros {
         self.local.config().election_timeout
@@ -329,6 +357,16 @@ impl Raft {
     /// Whether a majority of the voters has answered a leader within its timeout before `now`.
     pub(super) fn quorum_active(&self, now: Micros) -> bool {
         self.replication.quorum_active(&self.local, now, self.quorum_timeout())
+    }
+
+    /// Whether a leader can commit nothing because disks hang: its clients wait, and no majority of the voters answers
+    /// and has a disk that works.
+    pub(super) fn disks_hang(&self) -> bool {
+        let timeout = self.replication.disk_timeout(&self.local);
+        let works = |id: &MemberId| self.disk_of_stands_still_for(id) < timeout;
+        timeout > 0
+            && self.commits.lasts() >= timeout
+            && !self.replication.quorum_of(&self.local, self.local.now(), self.quorum_timeout(), works)
     }
 
     /// Per-peer state; empty where we do not lead.

@@ -5,6 +5,8 @@ use super::election::{VoteCount, grants_vote, may_campaign};
 use super::failpoints::Failpoint;
 use super::local::Role;
 use super::log_recovery::{Next, Part, is_needed, query};
+use super::output::Output;
+use super::standstill::Standstill;
 use super::streams::Ends;
 use super::{Raft, Round};
 use crate::message::Message;
@@ -71,6 +73,7 @@ impl Raft {
 
     pub(super) fn become_leader(&mut self) {
         self.local.lead();
+        self.commits = Standstill::default();
         self.election.forget_leader();
         self.election.clear_votes();
         self.acks.retain(self.local.membership());
@@ -107,8 +110,16 @@ impl Raft {
 /// The leader.
 impl Raft {
     pub(super) fn tick_leader(&mut self) {
+        let deliverable = self.commit_policy.early(&self.local);
+        self.commits.report(self.local.now(), deliverable, self.local.log().last());
         let is_alone = !self.quorum_active(self.local.now());
-        if is_alone && !self.local.is_active(Failpoint::NoCheckQuorum) {
+        let disks_hang = !is_alone && self.disks_hang();
+        if disks_hang {
+            let voters = self.local.membership().voters().map(|id| (id, self.disk_of_stands_still_for(&id)));
+            let disks = voters.filter(|(_, time)| *time > 0).collect();
+            self.out.push(Output::DisksHang { disks });
+        }
+        if (is_alone || disks_hang) && !self.local.is_active(Failpoint::NoCheckQuorum) {
             self.replication.quorum_lost();
             self.step_down();
             return;

@@ -22,6 +22,7 @@ pub(super) fn config() -> Config {
         incarnation: 1,
         heartbeat: 100_000,
         election_timeout: 1_000_000,
+        disk_timeout: 5_000_000,
         segment_bytes: 1 << 20,
         max_append_bytes: 64 << 10,
         max_inflight_bytes: 1 << 20,

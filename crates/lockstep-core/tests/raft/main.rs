@@ -5,6 +5,7 @@ mod chaos;
 mod elections;
 mod happy;
 mod hostile;
+mod hung_disks;
 mod lines;
 mod membership;
 mod net;

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const HEARTBEAT: Micros = 100_000;
 pub(crate) const ELECTION: Micros = 600_000;
+/// No write of a disk completes for this long: the disk hangs.
+pub(crate) const DISK_TIMEOUT: Micros = 5_000_000;
 
 pub(crate) fn id(n: usize) -> MemberId {
     let mut raw = [0; 16];
@@ -154,6 +156,7 @@ fn config(n: usize, incarnation: u64) -> Config {
         incarnation,
         heartbeat: HEARTBEAT,
         election_timeout: ELECTION,
+        disk_timeout: DISK_TIMEOUT,
         segment_bytes: 1 << 20,
         max_append_bytes: 1 << 20,
         max_inflight_bytes: 4 << 20,

@@ -4,12 +4,14 @@ use crate::disk::Disk;
 use crate::network::Network;
 use crate::trace::{self, Trace, id, number};
 use lockstep_core::raft::{Config, Failpoints, Output, Raft, Role};
-use lockstep_core::{Index, Micros};
+use lockstep_core::{Index, MemberId, Micros};
 
 /// The interval of heartbeats.
 const HEARTBEAT: Micros = 100_000;
 /// Silence of a leader after which others campaign.
 const ELECTION_TIMEOUT: Micros = 600_000;
+/// No write of a disk completes for this long: the disk hangs.
+const DISK_TIMEOUT: Micros = 5_000_000;
 
 fn config(n: usize, incarnation: u64, max_append_bytes: usize) -> Config {
     Config {
@@ -17,6 +19,7 @@ fn config(n: usize, incarnation: u64, max_append_bytes: usize) -> Config {
         incarnation,
         heartbeat: HEARTBEAT,
         election_timeout: ELECTION_TIMEOUT,
+        disk_timeout: DISK_TIMEOUT,
         segment_bytes: 1 << 20,
         max_append_bytes,
         max_inflight_bytes: 4 << 20,
@@ -165,6 +168,11 @@ impl Member {
             }
             Output::ReadFailed { context } => {
                 trace.change(format!("{n} read #{} failed", trace::read(context)));
+            }
+            Output::DisksHang { disks } => {
+                let of = |(id, time): &(MemberId, Micros)| format!("{} for {} ms", number(*id), time / 1_000);
+                let disks: Vec<String> = disks.iter().map(of).collect();
+                trace.change(format!("{n} stops leading: disks hang: {}", disks.join(", ")));
             }
             Output::Diverged { from } => {
                 trace.change(format!("{n} has diverged: it delivered entries from {from} on that are lost"));

@@ -53,6 +53,11 @@ impl FrontEndCalls {
         }
     }
 
+    /// The function that ends the server, unless another thread has taken it over.
+    pub(crate) fn end(&self) -> Option<&EndServer> {
+        self.end_server.as_ref()
+    }
+
     /// Leaves the end of the server to another thread: `ls-node` does not ask for it any more.
     pub(crate) fn hand_over_end(&mut self) -> Option<EndServer> {
         self.end_server.take()

@@ -3,6 +3,7 @@
 mod callers;
 mod disk_full;
 mod front_end_calls;
+mod hung_disk;
 mod inbox;
 pub(crate) mod links;
 mod log_client;

@@ -6,6 +6,7 @@ use crate::api::{ConnectArgs, Delivery, Level, Logger, NodeConfig, NodeError};
 use crate::effect::Effect;
 use crate::io::callers::{Callers, Commander};
 use crate::io::front_end_calls::FrontEndCalls;
+use crate::io::hung_disk::HungDisk;
 use crate::io::inbox::Input;
 use crate::io::links::{Arrival, DEFAULT_PORT, Links, is_final};
 use crate::io::log_client::{LogClient, Wrote};
@@ -44,6 +45,7 @@ pub(crate) struct Runtime {
     /// The log's answer to a write by this thread.
     own_done: Option<LogDone>,
     log: LogUpkeep,
+    hung_disk: HungDisk,
     callers: Callers,
     calls: FrontEndCalls,
     publisher: Publisher,
@@ -65,6 +67,7 @@ impl Runtime {
         log_client: LogClient<Box<Runtime>>,
         shared: Arc<Shared>,
     ) -> Runtime {
+        let origin = Instant::now();
         Runtime {
             engine,
             reactor,
@@ -74,11 +77,12 @@ impl Runtime {
             log_client,
             own_done: None,
             log,
+            hung_disk: HungDisk::new(origin),
             callers: Callers::default(),
             calls: FrontEndCalls::new(config),
             publisher: Publisher::default(),
             logger: config.logger.clone(),
-            origin: Instant::now(),
+            origin,
             nudge_at: None,
             batch_estimate: BatchEstimate::default(),
         }
@@ -143,6 +147,7 @@ impl Runtime {
             self.engine.note_refused(self.shared.signals.refused());
             self.engine.round(hurry || !self.shared.deliveries.full());
             self.engine.take(&mut effects, &mut deliveries);
+            self.hung_disk.set(self.engine.hung_disk_ends_by(), self.calls.end());
             // Published before the notification: a front end notified of Synced must not read Joined.
             self.publisher.publish_round(self.engine.ctx.now, &self.engine, &self.shared.published);
             for effect in effects.drain(..) {

@@ -73,6 +73,7 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
             incarnation,
             heartbeat: tuning.heartbeat.as_micros() as Micros,
             election_timeout: tuning.election_timeout.as_micros() as Micros,
+            disk_timeout: tuning.disk_timeout.as_micros() as Micros,
             segment_bytes: tuning.segment_bytes,
             max_append_bytes: 1 << 20,
             max_inflight_bytes: 16 << 20,

@@ -210,7 +210,7 @@ const ROWS: &[Row] = &[
     row("ist.recv_addr", NAME, "", NoEffect(PEERS), "where Galera receives incremental state transfers").unset(),
     row("ist.recv_bind", NAME, "", NoEffect(PEERS), "where Galera receives incremental state transfers").unset(),
     row("leader.apply_timeout", Kind::Time(Duration::ZERO, ms(86_400_000)), "30s", Own, "a leader whose database finishes nothing for so long, though transactions wait that others have finished, lets another member lead; 0: never").live(),
-    row("leader.disk_timeout", Kind::Time(Duration::ZERO, ms(86_400_000)), "5s", Own, "a leader whose disk does not finish a write of the log for so long lets another member lead; 0: never").live(),
+    row("leader.disk_timeout", Kind::Time(Duration::ZERO, ms(86_400_000)), "5s", Own, "a disk that finishes no write of the log for so long hangs: its member is Desynced and lets another one lead, and after three times as long it ends; 0: never").live(),
     row("leader.follow_writer", Kind::Bool, "yes", Own, "leadership moves to the member that proposes nearly everything, if it stays so for some seconds; under async and semisync back to the one before an election, if clients are turned away there; the leader's value counts").live(),
     row("log.dir", NAME, "", Own, "where the log is, if not in the data directory"),
     row("log.direct", Kind::Bool, "yes", Own, "what is appended to the log goes past the kernel's page cache (O_DIRECT), where the file system can"),

@@ -16,6 +16,11 @@ impl Log {
         Log { callback, debug: AtomicBool::new(false) }
     }
 
+    /// The same log for a thread that may outlive the provider.
+    pub(crate) fn detached(&self) -> Log {
+        Log::new(self.callback)
+    }
+
     /// `debug = yes`.
     pub(crate) fn set_debug(&self, on: bool) {
         self.debug.store(on, Ordering::Relaxed);

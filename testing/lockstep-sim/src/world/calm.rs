@@ -33,6 +33,7 @@ impl World {
             node.disk.set_capacity(None);
             (node.disk_fails, node.disk_full) = (false, false);
             node.database_hangs = false;
+            node.disk_hangs = false;
             node.clock.set(now, 0, 1_000_000);
             node.paused_until = 0;
             if let Some(process) = &mut node.process {

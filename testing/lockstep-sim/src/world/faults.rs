@@ -20,9 +20,11 @@ enum Around {
     DatabaseHangs,
     /// `apply.paused`.
     PauseApply,
+    /// No sync of the disk ends for a while, and none fails.
+    DiskHangs,
 }
 
-const AROUND: [Around; 3] = [Around::Policy, Around::DatabaseHangs, Around::PauseApply];
+const AROUND: [Around; 4] = [Around::Policy, Around::DatabaseHangs, Around::PauseApply, Around::DiskHangs];
 
 /// The end of a fault.
 #[derive(Clone, Debug)]
@@ -32,6 +34,7 @@ pub(crate) enum End {
     Disk(usize),
     Room(usize),
     Database(usize),
+    DiskHang(usize),
     Paused(usize),
     /// A policy that nobody can meet is replaced.
     Policy(usize),
@@ -49,10 +52,12 @@ pub(crate) enum End {
 pub(crate) struct AroundWeights([u32; AROUND.len()]);
 
 impl AroundWeights {
-    pub(crate) fn draw(rng: &mut crate::rng::Rng, policies: bool) -> AroundWeights {
+    /// `planted`: a fault is planted; the table of first seeds is of runs without hung disks.
+    pub(crate) fn draw(rng: &mut crate::rng::Rng, policies: bool, planted: bool) -> AroundWeights {
         let mut weight = |most: u64| if rng.one_in(2) { 0 } else { rng.between(1, most) as u32 };
         let (policy, hangs, paused) = (weight(4), weight(6), weight(6));
-        AroundWeights([if policies { 14 } else { policy }, hangs, paused])
+        let disks = if planted { 0 } else { weight(6) };
+        AroundWeights([if policies { 14 } else { policy }, hangs, paused, disks])
     }
 
     /// Whether commit policies change.
@@ -121,6 +126,12 @@ impl World {
             Around::DatabaseHangs => {
                 self.nodes[at].database_hangs = true;
                 self.until(5 * MS, 1_500 * MS, End::Database(at));
+            }
+            Around::DiskHangs => {
+                self.nodes[at].disk_hangs = true;
+                self.say(at, format_args!("has a disk that hangs"));
+                let longest = if self.rng.one_in(2) { 2 * SECOND } else { 30 * SECOND };
+                self.until(50 * MS, longest, End::DiskHang(at));
             }
             Around::PauseApply => {
                 self.pause_apply(at, true);
@@ -445,6 +456,7 @@ impl World {
                 self.nodes[at].disk.set_capacity(None);
             }
             End::Database(at) => self.nodes[at].database_hangs = false,
+            End::DiskHang(at) => self.nodes[at].disk_hangs = false,
             End::Policy(at) => self.request_policy(at, Policy::default()),
             End::Paused(at) => self.pause_apply(at, false),
             End::Clock(at) => self.nodes[at].clock.set(self.now, 0, 1_000_000),

@@ -32,6 +32,11 @@ impl World {
         if node.process.is_some() || node.fate != Fate::In {
             return Ok(());
         }
+        // The kernel keeps the former process until the disk lets it go.
+        if node.disk_hangs {
+            self.start_later(at, 100 * MS, SECOND);
+            return Ok(());
+        }
         node.disk_fails = node.disk_full;
         node.told_to_leave = false;
         node.disk.clear_faults();
@@ -58,6 +63,7 @@ impl World {
             incarnation: 0,
             heartbeat: profile.heartbeat,
             election_timeout: profile.election_timeout,
+            disk_timeout: node.tuning.disk_timeout.as_micros() as Micros,
             segment_bytes: node.tuning.segment_bytes,
             max_append_bytes: profile.max_append_bytes,
             max_inflight_bytes: profile.max_inflight_bytes,
@@ -147,6 +153,8 @@ impl World {
             woken: false,
             timer_at: Micros::MAX,
             busy: false,
+            syncs: false,
+            hung: (0, now),
             commit: 0,
             term,
             leads: false,
@@ -251,6 +259,7 @@ impl World {
         match process.node.begin_batch() {
             Err(error) => self.log_failed(at, &error),
             Ok(syncs) => {
+                process.syncs = syncs;
                 let takes = if syncs { node.speed.sync + self.rng.below(node.speed.jitter + 1) } else { 50 };
                 self.counters.syncs += u64::from(syncs);
                 self.queue.push(self.now + takes, Event::Synced { at, life });
@@ -264,7 +273,12 @@ impl World {
         let ignored = self.settings.mutation == Some(Planted::Node(NodeFault::FailedSyncIgnored));
         let node = &mut self.nodes[at];
         let Some(process) = &mut node.process else { return Ok(()) };
-        process.busy = false;
+        if node.disk_hangs {
+            let life = process.life;
+            self.queue.push(self.now + 5 * MS, Event::Synced { at, life });
+            return Ok(());
+        }
+        (process.busy, process.syncs) = (false, false);
         let answers = match process.node.end_batch(ignored) {
             Err(error) => return self.log_failed(at, &error),
             Ok(answers) => answers,

@@ -15,7 +15,7 @@ use lockstep_core::placement::REST;
 use lockstep_core::raft::{Role, WriteOp};
 use lockstep_core::{EntryKind, Index, MemberId, Micros, Term};
 use lockstep_node::simulation::{Output, is_raft, raft_message};
-use lockstep_node::{NodeError, SubmitOutcome};
+use lockstep_node::{LocalState, NodeError, SubmitOutcome};
 use std::sync::Arc;
 
 /// No process sleeps longer than this.
@@ -24,6 +24,10 @@ const NAP: Micros = 100 * MS;
 const HINT: Micros = SECOND;
 /// A member that was removed says so, and has to be started again.
 const REMOVED: &str = "an operator has removed this member";
+/// A member whose disk hangs says so, and ends.
+const DISK_HANGS: &str = "this member's disk has finished no write";
+/// A member notices within this time, beside its timeout, that its disk hangs. One round counts at most a second.
+const NOTICE: Micros = 1_500 * MS;
 /// Tags of sent messages that are checked: `Vote`, `VoteReply`, `Ack` and `TailQuery`.
 const SENT: [u8; 4] = [3, 4, 6, 15];
 /// Tags of received messages that are checked: `PreVoteReply`, `VoteReply` and `TailReply`.
@@ -140,6 +144,7 @@ impl World {
                 Output::Write(_) => {}
             }
         }
+        self.hangs(at)?;
         self.start_io(at)?;
         self.writes_answered(at)?;
         self.delivered(at)?;
@@ -156,6 +161,27 @@ impl World {
             return Ok(());
         }
         self.after_round(at, life)
+    }
+
+    /// A member whose disk hangs in a sync is not Synced for longer than its timeout.
+    fn hangs(&mut self, at: usize) -> Check {
+        let (now, node) = (self.now, &mut self.nodes[at]);
+        let timeout = node.tuning.disk_timeout.as_micros() as Micros;
+        let Some(process) = &mut node.process else { return Ok(()) };
+        let (hung, counted_at) = process.hung;
+        // As the member itself: a pause of its process does not count as a standstill.
+        let more = (now - counted_at).min(SECOND);
+        process.hung = (if node.disk_hangs && process.syncs { hung + more } else { 0 }, now);
+        let for_long = timeout > 0 && process.hung.0 > timeout + timeout / 10 + NOTICE;
+        let state = process.node.local_state();
+        hold!(
+            !for_long || state != LocalState::Synced,
+            "a member with a hung disk is not Synced",
+            "{}: {} ms",
+            Name(at + 1),
+            process.hung.0 / MS
+        );
+        Ok(())
     }
 
     /// Lines of the error log that show a broken rule.
@@ -472,6 +498,11 @@ impl World {
             });
         }
         let failed = self.nodes[at].server.failed.take();
+        if failed.as_ref().is_some_and(|text| text.starts_with(DISK_HANGS)) {
+            // It ends itself in a moment.
+            self.counters.hung_disks += 1;
+            return Ok(());
+        }
         let removed = failed.as_ref().is_some_and(|text| text.starts_with(REMOVED));
         if removed && self.nodes[at].removal_asked {
             self.restart_removed(at);

@@ -115,15 +115,33 @@ impl Replication {
     /// A large proposal may occupy a line for longer than an election timeout, and the answers behind it wait. Its origin
     /// sends it again to each new leader. So with a constant timeout elections would never end.
     pub(super) fn quorum_active(&self, local: &Local, now: Micros, timeout: Micros) -> bool {
+        self.quorum_of(local, now, timeout, |_| true)
+    }
+
+    /// The same for the voters for which `counts` holds.
+    pub(super) fn quorum_of(
+        &self,
+        local: &Local,
+        now: Micros,
+        timeout: Micros,
+        counts: impl Fn(&MemberId) -> bool,
+    ) -> bool {
         let membership = local.membership();
-        let active = membership.voters().filter(|id| {
+        let answers = |id: &MemberId| {
             *id == local.id()
                 || self
                     .peers
                     .get(id)
                     .is_some_and(|peer| now.saturating_sub(peer.contact.last_answer()) < timeout)
-        });
+        };
+        let active = membership.voters().filter(|id| answers(id) && counts(id));
         active.count() >= membership.majority()
+    }
+
+    /// After this time a disk that completes nothing hangs, for this leader; 0: never. It grows with the quorum timeout, so
+    /// that a majority of slow disks gets its work done in the end.
+    pub(super) fn disk_timeout(&self, local: &Local) -> Micros {
+        local.config().disk_timeout << self.fruitless_terms
     }
 
     /// The part of `bytes` that a leader sends at once: a quarter for each own term that ended in silence before it
@@ -209,6 +227,13 @@ impl Replication {
         self.peers.get(id).map(|peer| peer.received)
     }
 
+    /// For how long a peer's disk has completed nothing although it has entries to write, as of its last answer. An answer
+    /// says what the peer has in memory and what on disk. So a long line does not look like a hung disk: a peer has only
+    /// entries to write that it has received.
+    pub(super) fn disk_stands_still_for(&self, id: &MemberId) -> Micros {
+        self.peers.get(id).map_or(0, |peer| peer.disk.lasts())
+    }
+
     /// When a peer last answered.
     pub(super) fn last_answer(&self, id: &MemberId) -> Option<Micros> {
         self.peers.get(id).map(|peer| peer.contact.last_answer())
@@ -273,6 +298,7 @@ impl Replication {
             peer.received = received;
             peer.route.stuck_since = None;
         }
+        peer.disk.report(now, peer.matched, peer.received);
         peer.finished = peer.finished.max(finished);
         peer.answered(received, now, moment);
         match peer.state {

@@ -3,6 +3,7 @@
 use super::contact::Contact;
 use super::path::Path;
 use crate::raft::inflight::Inflight;
+use crate::raft::standstill::Standstill;
 use crate::types::*;
 
 /// The leader's way to replicate to a peer.
@@ -80,6 +81,8 @@ pub(super) struct Progress {
     pub(super) proposed: Index,
     /// Our own persisted index as last reported to it.
     pub(super) persisted_announced: Index,
+    /// How long its disk has not advanced although entries are in its memory.
+    pub(super) disk: Standstill,
     /// The peer was removed by this entry, and is notified until this time.
     pub(super) leaving: Option<(Index, Micros)>,
     /// The path of its entries.
@@ -102,6 +105,7 @@ impl Progress {
             commit_announced: 0,
             proposed: 0,
             persisted_announced: 0,
+            disk: Standstill::default(),
             leaving: None,
             route: Route::default(),
         }

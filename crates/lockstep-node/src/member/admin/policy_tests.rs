@@ -12,8 +12,13 @@ use crate::submit::Submission;
 use lockstep_core::policy::{Policy, PolicyKind};
 use std::time::Duration;
 
+/// Options with which a hung disk has no consequences: commits wait for it.
+fn patient() -> Tuning {
+    Tuning { disk_timeout: Duration::ZERO, ..Tuning::default() }
+}
+
 fn under_all() -> Lab {
-    let mut lab = Lab::new(3, &Tuning::default());
+    let mut lab = Lab::new(3, &patient());
     lab.set_policy(|policy| policy.kind = PolicyKind::All);
     lab
 }
@@ -255,7 +260,7 @@ fn commits_waiting_for_zone_are_reported() {
 #[test]
 fn commits_at_risk_limit_are_reported() {
     for kind in [PolicyKind::Async, PolicyKind::Semisync] {
-        let mut lab = Lab::new(3, &Tuning::default());
+        let mut lab = Lab::new(3, &patient());
         let settings = Policy { max_at_risk: 5, timeout: 100_000, on_receive: true, ..Policy::of(kind) };
         lab.set_policy(|policy| *policy = settings);
         (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
@@ -813,7 +818,7 @@ fn wait_report_without_leader_is_complete() {
 /// be logged.
 #[test]
 fn commits_waiting_behind_view_are_reported() {
-    let tuning = Tuning::default();
+    let tuning = patient();
     let mut lab = Lab::new(3, &tuning);
     lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);

@@ -6,6 +6,7 @@ use crate::effect::Effect;
 use crate::member::admin::commits::Commits;
 use crate::member::context::Context;
 use crate::member::delivery::submissions::Submissions;
+use crate::member::membership::wait_text::{SHOW_DISK_AFTER, own_disk_text};
 use lockstep_core::members::MemberInfo;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::BlockedOn;
@@ -324,6 +325,32 @@ fn still_acknowledging(ctx: &Context) -> String {
         1 => format!("; {} still acknowledges it", names[0]),
         _ => format!("; {} still acknowledge it", names.join(", ")),
     }
+}
+
+/// Why commits wait for disks, under any policy: for this member's own disk, or for a majority of the voters' disks.
+pub(in crate::member) fn disk_wait_report(ctx: &Context) -> Option<String> {
+    if !ctx.connection.is_primary() {
+        return None;
+    }
+    if let Some(text) = own_disk_text(ctx) {
+        return Some(format!("commits wait: {text}"));
+    }
+    // Under a weak policy commits wait at the limit of transactions at risk, which has a report of its own.
+    if ctx.raft.commits_stand_still_for() < SHOW_DISK_AFTER || ctx.raft.policy().is_weak() {
+        return None;
+    }
+    let lacking = ctx.raft.not_persisted_by(ctx.raft.commit() + 1).filter(|member| member.role.votes());
+    let of = |member: &MemberInfo| {
+        let time = ctx.raft.disk_of_stands_still_for(&member.id);
+        let why = match ctx.peers.contains_key(&member.id) {
+            _ if time >= SHOW_DISK_AFTER => format!("no write finished for {} s", time / 1_000_000),
+            false if member.id != ctx.me.id => "not connected".into(),
+            _ => format!("zone {}", member.zone),
+        };
+        format!("{} ({why})", member.name)
+    };
+    let names = lacking.map(of).collect::<Vec<_>>().join(", ");
+    Some(format!("commits wait for the disks of a majority of the voters. Not on the disks of: {names}"))
 }
 
 /// The names of the other members that have not acknowledged this entry.

@@ -9,7 +9,6 @@
 use crate::api::Tuning;
 use crate::member::leadership::leader_slowness::LeaderSlowness;
 use lockstep_core::{MemberId, Micros, Seqno};
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// An election timeout is at least this many round trips.
@@ -54,8 +53,6 @@ pub(in crate::member) enum Hang {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(in crate::member) struct FailureDetector {
-    /// Writes that the disk has not finished: ticket, and since when.
-    writes: VecDeque<(u64, Micros)>,
     /// The seqno that the database had finished at the last check, and when that last advanced or nothing was pending.
     finished: Seqno,
     moved_at: Micros,
@@ -99,18 +96,6 @@ impl FailureDetector {
         self.leader = Some((leader, now));
     }
 
-    /// A log write goes to the disk.
-    pub(in crate::member) fn write_begun(&mut self, now: Micros, ticket: u64) {
-        self.writes.push_back((ticket, now));
-    }
-
-    /// All writes up to this one are done.
-    pub(in crate::member) fn write_done(&mut self, ticket: u64) {
-        while self.writes.front().is_some_and(|(first, _)| *first <= ticket) {
-            self.writes.pop_front();
-        }
-    }
-
     /// Notes whether the database makes progress. `may_stand`: it has finished all, or may stand still.
     pub(in crate::member) fn note_database(&mut self, now: Micros, finished: Seqno, may_stand: bool) {
         if finished != self.finished || may_stand {
@@ -119,10 +104,10 @@ impl FailureDetector {
         }
     }
 
-    /// The hang that has lasted longer than its timeout; a timeout of 0 disables the check.
-    pub(in crate::member) fn hang(&self, now: Micros, tuning: &Tuning) -> Option<Hang> {
+    /// The hang that has lasted longer than its timeout; a timeout of 0 disables the check. `disk_for`: how long the disk
+    /// has finished no write.
+    pub(in crate::member) fn hang(&self, now: Micros, tuning: &Tuning, disk_for: Micros) -> Option<Hang> {
         let (disk, apply) = (micros(tuning.disk_timeout), micros(tuning.apply_timeout));
-        let disk_for = self.writes.front().map_or(0, |(_, since)| now.saturating_sub(*since));
         let apply_for = now.saturating_sub(self.moved_at);
         if disk > 0 && disk_for > disk {
             Some(Hang::Disk(disk_for))

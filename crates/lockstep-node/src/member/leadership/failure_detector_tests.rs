@@ -40,7 +40,7 @@ fn leader_with_hung_disk_hands_over_leadership() {
     lab.run(100_000);
     assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
     // It is no candidate while its disk hangs, and may lead again later.
-    write_for(&mut lab, &[1, 2], 10);
+    write_for(&mut lab, &[1, 2], 1);
     assert!(lab.leader(1) != Some(0));
     lab.nodes[0].disk_hangs = false;
     write_for(&mut lab, &[0, 1, 2], 2);

@@ -176,7 +176,8 @@ impl Leadership {
 
     /// A successor if this member's disk or database hangs: its disk has advanced, or its database is ahead.
     fn replace_hanging(&mut self, facts: &Facts<'_>) -> Option<Action> {
-        let hang = self.detector.hang(facts.now, facts.tuning)?;
+        let disk_for = facts.raft.disk_stands_still_for();
+        let hang = self.detector.hang(facts.now, facts.tuning, disk_for)?;
         if facts.raft.is_transferring_leadership() || self.detector.tried_of_late(facts.now) {
             return None;
         }
@@ -228,16 +229,6 @@ impl Leadership {
         if leader == Some(from) {
             self.detector.leader_contact(now, from);
         }
-    }
-
-    /// A log write goes to the disk.
-    pub(in crate::member) fn write_begun(&mut self, now: Micros, ticket: u64) {
-        self.detector.write_begun(now, ticket);
-    }
-
-    /// All writes up to this one are done.
-    pub(in crate::member) fn write_done(&mut self, ticket: u64) {
-        self.detector.write_done(ticket);
     }
 
     /// Notes the progress of the database. `may_stand`: nothing is pending, or it may stand still.

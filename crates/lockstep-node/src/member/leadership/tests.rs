@@ -34,18 +34,14 @@ fn successor_has_database_then_sync_then_no_hold_then_log() {
 }
 
 #[test]
-fn hang_counts_from_first_unfinished_write() {
+fn disk_hangs_after_its_timeout() {
     let tuning = Tuning { apply_timeout: std::time::Duration::ZERO, ..Tuning::default() };
     let timeout = tuning.disk_timeout.as_micros() as Micros;
-    let mut detector = FailureDetector::default();
-    detector.write_begun(10, 1);
-    detector.write_begun(20, 2);
-    assert_eq!(detector.hang(10 + timeout, &tuning), None);
-    assert_eq!(detector.hang(11 + timeout, &tuning), Some(Hang::Disk(timeout + 1)));
-    detector.write_done(1);
-    assert_eq!(detector.hang(11 + timeout, &tuning), None);
-    detector.write_done(2);
-    assert_eq!(detector.hang(Micros::MAX, &tuning), None);
+    let detector = FailureDetector::default();
+    assert_eq!(detector.hang(Micros::MAX, &tuning, timeout), None);
+    assert_eq!(detector.hang(Micros::MAX, &tuning, timeout + 1), Some(Hang::Disk(timeout + 1)));
+    let never = Tuning { disk_timeout: std::time::Duration::ZERO, ..tuning };
+    assert_eq!(detector.hang(Micros::MAX, &never, Micros::MAX), None);
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub(in crate::member) mod health;
 pub(in crate::member) mod join_target;
 pub(in crate::member) mod leader_tasks;
 pub(in crate::member) mod leave;
+pub(in crate::member) mod own_disk;
 pub(in crate::member) mod peers;
 pub(in crate::member) mod quorum;
 pub(in crate::member) mod sync_state;
@@ -18,6 +19,7 @@ use branch::Branches;
 use health::HealthReports;
 use leader_tasks::LeaderTasks;
 use leave::Leave;
+use own_disk::OwnDisk;
 use sync_state::SyncState;
 use views_shown::ViewsShown;
 
@@ -32,6 +34,8 @@ pub(in crate::member) struct Roster {
     pub(in crate::member) leader_tasks: LeaderTasks,
     /// Whether this member is Synced.
     pub(in crate::member) sync: SyncState,
+    /// Whether this member's disk hangs.
+    pub(in crate::member) own_disk: OwnDisk,
     /// When this member reports its health.
     pub(in crate::member) health_reports: HealthReports,
     /// The views that the server has seen.

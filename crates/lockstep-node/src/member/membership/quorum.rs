@@ -1,6 +1,6 @@
 //! The majority, as this member has seen it: since when it is missing, and when it was last seen.
 
-use lockstep_core::Micros;
+use lockstep_core::{MemberId, Micros};
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -9,6 +9,8 @@ pub(in crate::member) struct Quorum {
     primary_since: Option<Micros>,
     /// Since when there is no majority.
     lost_since: Option<Micros>,
+    /// The disks for which this member stopped leading, and how long they had completed no write; until a leader is known.
+    hung_disks: Vec<(MemberId, Micros)>,
     /// When a leader of the own log was last known, or a majority of its voters was connected.
     seen: Micros,
 }
@@ -26,6 +28,17 @@ impl Quorum {
     /// There is a majority.
     pub(in crate::member) fn present(&mut self) {
         self.lost_since = None;
+        self.hung_disks.clear();
+    }
+
+    /// This member has stopped leading because these disks hang.
+    pub(in crate::member) fn disks_hang(&mut self, disks: Vec<(MemberId, Micros)>) {
+        self.hung_disks = disks;
+    }
+
+    /// The disks for which this member stopped leading, and how long they had completed no write.
+    pub(in crate::member) fn hung_disks(&self) -> &[(MemberId, Micros)] {
+        &self.hung_disks
     }
 
     /// There is no majority. Returns since when.

@@ -5,13 +5,49 @@ use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peer;
 use crate::wire::Hello;
 use lockstep_core::members::MemberInfo;
+use lockstep_core::{MemberId, Micros};
+
+/// How long a disk completes no write before the status shows it.
+pub(crate) const SHOW_DISK_AFTER: Micros = 1_000_000;
 
 /// The members for which a connecting member waits, and those with which it cannot talk.
 pub(in crate::member) fn missing(ctx: &Context) -> String {
-    match ctx.peers.unlike() {
-        Some(why) => format!("{}. {why}", wait_text(ctx)),
+    let hung = ctx.quorum.hung_disks();
+    let disks = match own_disk_text(ctx) {
+        None if !hung.is_empty() => Some(format!(
+            "no majority of the voters' disks worked when this member stopped leading ({}), and no leader can be elected \
+             before",
+            hung_disks_text(ctx, hung)
+        )),
+        own => own,
+    };
+    let text = match disks {
+        Some(disks) => format!("{disks}; {}", wait_text(ctx)),
         None => wait_text(ctx),
+    };
+    match ctx.peers.unlike() {
+        Some(why) => format!("{text}. {why}"),
+        None => text,
     }
+}
+
+/// That this member's own disk has completed no write for a while.
+pub(in crate::member) fn own_disk_text(ctx: &Context) -> Option<String> {
+    let time = ctx.raft.disk_stands_still_for();
+    (time >= SHOW_DISK_AFTER)
+        .then(|| format!("this member's disk has finished no write {}", for_seconds(time)))
+}
+
+/// Whose disks have completed no write, and for how long.
+pub(in crate::member) fn hung_disks_text(ctx: &Context, disks: &[(MemberId, Micros)]) -> String {
+    let of = |(id, time): &(MemberId, Micros)| {
+        format!("no write on the disk of {} {}", ctx.name_of(id), for_seconds(*time))
+    };
+    disks.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+fn for_seconds(time: Micros) -> String {
+    format!("for {} s", time / 1_000_000)
 }
 
 fn wait_text(ctx: &Context) -> String {

@@ -39,6 +39,11 @@ impl Ending {
         self.plan(now + END_DELAY, ServerEnd::NeedsState, text);
     }
 
+    /// The disk hangs. The other members and the clients are to learn first that this member leaves.
+    pub(in crate::member) fn disk_hangs(&mut self, now: Micros, text: &str) {
+        self.plan(now + END_DELAY, ServerEnd::DiskHangs, text);
+    }
+
     /// This member gives up its log for a branch. A server that is starting has no pending answers, and must end for this
     /// reason before another failure is reported.
     pub(in crate::member) fn gives_way(&mut self, now: Micros, starts: bool, text: &str) {

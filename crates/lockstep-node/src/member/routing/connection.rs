@@ -4,10 +4,12 @@ use crate::api::Level;
 use crate::api::{ConnectArgs, Delivery, NodeError, ViewInfo, ViewStatus};
 use crate::effect::Effect;
 use crate::member::Member;
+use crate::member::admin::wait_report::disk_wait_report;
 use crate::member::delivery::deliverer::StartError;
 use crate::member::membership::branch::in_present_history;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::membership::wait_text::missing;
+use crate::member::membership::own_disk::Change;
+use crate::member::membership::wait_text::{hung_disks_text, missing};
 use crate::member::recovery::in_doubt::{InDoubtDecision, absent_text};
 use crate::member::recovery::start_position::LogFacts;
 use crate::member::recovery::transfer::Received;
@@ -298,7 +300,8 @@ impl Member {
         if waits {
             Some(missing(&self.ctx))
         } else {
-            self.admin.reports.ack_wait_report(&self.ctx, &self.delivery.submissions)
+            let acks = self.admin.reports.ack_wait_report(&self.ctx, &self.delivery.submissions);
+            acks.or_else(|| disk_wait_report(&self.ctx))
         }
     }
 
@@ -330,6 +333,54 @@ impl Member {
         } else if !primary {
             self.show_minority();
         }
+    }
+
+    /// Desyncs this member while its disk hangs, and leaves if that lasts and the others go on.
+    pub(in crate::member) fn own_disk_step(&mut self) {
+        let stands_still_for = self.ctx.raft.disk_stands_still_for();
+        let timeout = self.ctx.tuning.disk_timeout.as_micros() as Micros;
+        let goes_on = self.ctx.connection.is_primary() && self.ctx.raft.leader().is_some();
+        let change = self.roster.own_disk.step(self.ctx.now, stands_still_for, timeout, goes_on);
+        let seconds = stands_still_for / 1_000_000;
+        match change {
+            None => {}
+            Some(Change::Hangs { leaves_in }) if self.ctx.connection.is_connected() => {
+                let text = format!(
+                    "this member's disk has finished no write of the log for {seconds} s: Desynced. If it finishes none \
+                     for {} s more and the others go on, this member leaves and its process ends",
+                    leaves_in / 1_000_000
+                );
+                self.ctx.log(Level::Warn, text);
+            }
+            Some(Change::Hangs { .. }) => {}
+            Some(Change::Works) => {
+                self.ctx.log(Level::Info, "this member's disk works again");
+                self.ctx.connection.not_synced();
+            }
+            Some(Change::Leaves) => {
+                let text = format!(
+                    "this member's disk has finished no write of the log for {seconds} s, and the others go on without it: \
+                     this member leaves"
+                );
+                self.fail(&text);
+                self.recovery.ending.disk_hangs(self.ctx.now, &text);
+            }
+        }
+    }
+
+    /// This leader has stepped down because of these disks.
+    pub(in crate::member) fn majority_of_disks_hangs(&mut self, disks: Vec<(MemberId, Micros)>) {
+        let text = format!(
+            "no majority of the voters' disks works, so nothing can be committed: this member stops leading ({})",
+            hung_disks_text(&self.ctx, &disks)
+        );
+        self.ctx.log(Level::Warn, text);
+        self.ctx.quorum.disks_hang(disks);
+    }
+
+    /// When this member leaves because its disk hangs, if nothing changes.
+    pub(crate) fn hung_disk_ends_by(&self) -> Option<Micros> {
+        self.roster.own_disk.ends_by()
     }
 
     /// Shows the members that are present without a majority, whenever they change.

@@ -427,6 +427,7 @@ impl Member {
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
         self.ctx.raft.set_relaying(tuning.relay);
+        self.ctx.raft.set_disk_timeout(tuning.disk_timeout.as_micros() as Micros);
         self.ctx.tuning = tuning;
         self.delivery.apply_holds.adopt_options(&mut self.ctx, self.delivery.deliverer.delivered());
         self.adapt_timing();
@@ -516,7 +517,6 @@ impl Member {
     /// Everything up to this ticket is on disk.
     pub(crate) fn written(&mut self, ticket: u64) {
         self.deferred_syncs.synced(self.ctx.now, ticket, self.ctx.raft.commit());
-        self.leadership.write_done(ticket);
         self.recovery.ending.written(ticket);
         self.ctx.raft.written(self.ctx.now, ticket);
     }
