@@ -46,6 +46,7 @@ struct State {
     bytes_read: u64,
     fault: Option<(u64, Fault)>,
     fail_sync: Option<u64>,
+    fail_reads: bool,
     dead: bool,
     capacity: Option<u64>,
     planted: Option<Planted>,
@@ -106,6 +107,7 @@ impl MemDisk {
             bytes_read: 0,
             fault: None,
             fail_sync: None,
+            fail_reads: false,
             dead: false,
             capacity: None,
             planted: None,
@@ -157,11 +159,17 @@ impl MemDisk {
         s.fail_sync = Some(s.syncs + n);
     }
 
+    /// Makes all reads of files fail with an I/O error until [`MemDisk::clear_faults`].
+    pub fn fail_reads(&self) {
+        self.state().fail_reads = true;
+    }
+
     /// Forgets the faults that were asked for and have not happened.
     pub fn clear_faults(&self) {
         let mut s = self.state();
         s.fault = None;
         s.fail_sync = None;
+        s.fail_reads = false;
     }
 
     /// Bounds the total size of all files, in bytes; growing beyond it fails with "disk full".
@@ -586,6 +594,9 @@ impl DiskFile for MemFile {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.with(|s| {
+            if s.fail_reads {
+                return Err(io::Error::other("injected I/O error"));
+            }
             let Some(inode) = s.inodes.get(&self.inode) else { return Ok(0) };
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(inode.seen.len());
             let n = buf.len().min(inode.seen.len() - start);

@@ -54,7 +54,7 @@ pub enum ServerEnd {
     Diverged,
     /// The log does not reach back to the database's position, and a running server cannot take a copy.
     NeedsState,
-    /// The log could not be written, and its disk accepts writes again. The database is intact.
+    /// The log could not be written, and its disk accepts writes again; or the log cannot be read. The database is intact.
     LogFailed,
     /// A write of the log has not ended for long, and the others go on. The database is intact.
     DiskHangs,

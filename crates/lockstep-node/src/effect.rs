@@ -22,6 +22,23 @@ pub(crate) enum ReadFor {
     Deliverer,
 }
 
+/// Old entries to read from the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReadRequest {
+    pub(crate) whom: ReadFor,
+    pub(crate) from: Index,
+    pub(crate) max_bytes: usize,
+}
+
+/// Entries that are in the log and could not be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ReadFailure {
+    /// The file and the cause, for people.
+    pub(crate) text: String,
+    /// The bytes on the disk differ from those written, so that another read has no other result.
+    pub(crate) damaged: bool,
+}
+
 /// Actions that the member requests from its node.
 #[derive(Debug)]
 pub(crate) enum Effect {
@@ -31,7 +48,7 @@ pub(crate) enum Effect {
     /// may be delayed by [`SYNC_DEFERRAL`].
     Write { op: WriteOp, may_defer: bool },
     /// Read entries from the log; answered by `Member::read`.
-    Read { whom: ReadFor, from: Index, max_bytes: usize },
+    Read(ReadRequest),
     /// Whole segments of the log may be removed.
     TrimLog(TrimLimits),
     /// Keep trying to connect to this address.

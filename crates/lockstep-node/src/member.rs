@@ -16,6 +16,7 @@ mod facts;
 #[cfg(test)]
 mod harness;
 mod leadership;
+mod log_reads;
 mod log_retention;
 mod membership;
 mod outbox;
@@ -26,7 +27,7 @@ mod routing;
 mod unreadable;
 
 use crate::api::{Delivery, Level, LocalState, Tuning};
-use crate::effect::{Effect, ReadFor};
+use crate::effect::{Effect, ReadFor, ReadRequest};
 use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
 use admin::commits::Commits;
@@ -71,6 +72,7 @@ pub(crate) struct Member {
     pub(crate) delivery: delivery::Delivery,
     admin: admin::Admin,
     log_retention: log_retention::LogRetention,
+    log_reads: log_reads::LogReads,
     deferred_syncs: deferred_sync::DeferredSyncs,
     leadership: leadership::Leadership,
     /// Payloads that were received compressed.
@@ -113,6 +115,7 @@ impl Member {
             delivery,
             admin: admin::Admin::default(),
             log_retention: log_retention::LogRetention::default(),
+            log_reads: log_reads::LogReads::default(),
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
             leadership: leadership::Leadership::default(),
             unpacked: Packed::default(),
@@ -151,6 +154,7 @@ impl Member {
     /// When the next round is due without new inputs.
     pub(crate) fn deadline(&self) -> Micros {
         let mut at = self.ctx.raft.deadline().min(self.roster.health_reports.deadline());
+        at = at.min(self.log_reads.deadline());
         if self.ctx.raft.is_leader() {
             at = at.min(self.roster.leader_tasks.deadline());
         }
@@ -247,6 +251,7 @@ impl Member {
         self.health_step();
         self.leave_step();
         self.trim_log_step();
+        self.ctx.out.extend(self.log_reads.take_due(self.ctx.now).map(Effect::Read));
     }
 
     fn forced_bootstrap_step(&mut self) {
@@ -318,7 +323,8 @@ impl Member {
                     self.ctx.out.push(Effect::Write { op, may_defer });
                 }
                 Output::Fetch { to, from, max_bytes } => {
-                    self.ctx.out.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
+                    let whom = ReadFor::Peer(to);
+                    self.ctx.out.push(Effect::Read(ReadRequest { whom, from, max_bytes }));
                 }
                 Output::Commit { index: _, deliverable, early, policy_index } => {
                     self.delivery.deliverer.set_limits(Limits { deliverable, early, policy_index });

@@ -6,7 +6,7 @@
 //! simulated disk does between the two is up to the caller.
 
 use crate::api::{ConnectArgs, Delivery, Level, LocalState, NodeError, ServerEnd, Tuning};
-use crate::effect::{Effect, ReadFor, TrimLimits};
+use crate::effect::{Effect, ReadRequest, TrimLimits};
 use crate::io::opened::Opened;
 use crate::io::writer::{LogDone, keep, read, trim, write_to};
 use crate::member::{Admission, ConnectionState, Member};
@@ -78,7 +78,7 @@ pub enum Output {
 /// A job for the log.
 enum Job {
     Write(Box<WriteOp>),
-    Read { whom: ReadFor, from: Index, max_bytes: usize },
+    Read(ReadRequest),
     Trim(TrimLimits),
     Hint(Index),
 }
@@ -133,7 +133,7 @@ pub struct SimulatedNode<D: Disk> {
     jobs: VecDeque<Job>,
     /// Of the batch that is under way: its last ticket, its reads, and answers that need no sync.
     ticket: Option<u64>,
-    reads: Vec<(ReadFor, Index, usize)>,
+    reads: Vec<ReadRequest>,
     done: Vec<LogDone>,
     effects: Vec<Effect>,
 }
@@ -197,8 +197,8 @@ impl<D: Disk> SimulatedNode<D> {
                     self.jobs.push_back(Job::Write(Box::new(op.clone())));
                     Output::Write(op)
                 }
-                Effect::Read { whom, from, max_bytes } => {
-                    self.jobs.push_back(Job::Read { whom, from, max_bytes });
+                Effect::Read(request) => {
+                    self.jobs.push_back(Job::Read(request));
                     continue;
                 }
                 Effect::TrimLog(limits) => {
@@ -398,7 +398,7 @@ impl<D: Disk> SimulatedNode<D> {
                     self.ticket = Some(op.ticket);
                     write_to(&mut self.log, &op, self.hint).map_err(|e| e.to_string())?;
                 }
-                Job::Read { whom, from, max_bytes } => self.reads.push((whom, from, max_bytes)),
+                Job::Read(request) => self.reads.push(request),
                 Job::Trim(limits) => trim(&mut self.log, limits, &mut self.done),
                 Job::Hint(index) => {
                     self.hint = index;
@@ -418,9 +418,8 @@ impl<D: Disk> SimulatedNode<D> {
             self.log.sync().or_else(|e| if ignore_errors { Ok(()) } else { Err(e.to_string()) })?;
             self.done.push(LogDone::Written(ticket));
         }
-        for (whom, from, max_bytes) in take(&mut self.reads) {
-            let entries = read(&self.log, from, max_bytes);
-            self.done.push(LogDone::Read { whom, from, entries });
+        for request in take(&mut self.reads) {
+            self.done.push(read(&self.log, request));
         }
         Ok(self.done.drain(..).map(Answered).collect())
     }
@@ -429,7 +428,7 @@ impl<D: Disk> SimulatedNode<D> {
     pub fn log_answered(&mut self, answered: Answered) {
         match answered.0 {
             LogDone::Written(ticket) => self.member.written(ticket),
-            LogDone::Read { whom, from, entries } => self.member.read(whom, from, entries),
+            LogDone::Read { request, result } => self.member.read(request, result),
             LogDone::Trimmed { first, early } => self.member.log_trimmed(first, early),
             LogDone::Size(bytes) => self.member.note_log_size(bytes),
             LogDone::Rescued { text, transactions } => self.member.rescued(&text, transactions),

@@ -3,7 +3,7 @@
 //!
 //! Gain of this addition (2026-11-25, `bench cluster`, `oltp_update_index`): 6 % with one thread, 11 % with 16.
 
-use crate::effect::{ReadFor, TrimLimits};
+use crate::effect::{ReadRequest, TrimLimits};
 use lockstep_core::Index;
 use lockstep_core::raft::WriteOp;
 use std::collections::VecDeque;
@@ -21,11 +21,7 @@ pub(crate) enum LogJob {
     },
     /// A deferred sync is needed now.
     SyncNow,
-    Read {
-        whom: ReadFor,
-        from: Index,
-        max_bytes: usize,
-    },
+    Read(ReadRequest),
     /// Whole segments may go.
     Trim(TrimLimits),
     /// The log is committed up to here: remembered on the disk.

@@ -491,7 +491,7 @@ impl Runtime {
                 self.log_client.completed(ticket);
                 self.engine.written(ticket);
             }
-            LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
+            LogDone::Read { request, result } => self.engine.read(request, result),
             LogDone::Trimmed { first, early } => self.engine.log_trimmed(first, early),
             LogDone::Size(bytes) => {
                 self.log.set_bytes(bytes);
@@ -529,9 +529,7 @@ impl Runtime {
                 let coalesce = self.batch_estimate.is_expected(self.engine.ctx.now);
                 self.log_client.push(LogJob::Write { op: Box::new(op), may_defer, coalesce });
             }
-            Effect::Read { whom, from, max_bytes } => {
-                self.log_client.push(LogJob::Read { whom, from, max_bytes });
-            }
+            Effect::Read(request) => self.log_client.push(LogJob::Read(request)),
             Effect::TrimLog(limits) => {
                 self.log_client.push(LogJob::Trim(limits));
             }

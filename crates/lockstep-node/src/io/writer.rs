@@ -2,13 +2,13 @@
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk, except that a sync that
 //! no commit needs is deferred. Lone small writes are done by `ls-node`: see [`crate::io::role_swap`].
 
-use crate::effect::{ReadFor, SYNC_DEFERRAL, TrimLimits};
+use crate::effect::{ReadFailure, ReadRequest, SYNC_DEFERRAL, TrimLimits};
 use crate::io::log_queue::{LogJob, NoJob, Receiver};
 use crate::io::role_swap::{Role, RoleSwap, SWAP_AFTER};
 use crate::records;
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
-use lockstep_log::{Disk, Log, Record, Vote, WriteError};
+use lockstep_log::{Disk, Log, ReadError, Record, Vote, WriteError};
 use lockstep_net::Coalesce;
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,8 @@ use std::time::{Duration, Instant};
 pub(crate) enum LogDone {
     Written(u64),
     Read {
-        whom: ReadFor,
-        from: Index,
-        entries: Vec<Entry>,
+        request: ReadRequest,
+        result: Result<Vec<Entry>, ReadFailure>,
     },
     /// `early`: entries that are young or wanted are gone, too, because the log was too large.
     Trimmed {
@@ -207,9 +206,9 @@ impl<D: Disk> Writer<D> {
                 }
                 LogJob::Write { .. } => {}
                 LogJob::SyncNow => sync_at = None,
-                LogJob::Read { whom, from, max_bytes } => {
+                LogJob::Read(request) => {
                     sync_at = None;
-                    reads.push((whom, from, max_bytes));
+                    reads.push(request);
                 }
                 // A failed log is not touched any more: its state in memory may not match its files.
                 LogJob::Trim(_) if self.failed => {}
@@ -253,10 +252,7 @@ impl<D: Disk> Writer<D> {
         if !done.is_empty() {
             answer(std::mem::take(&mut done));
         }
-        for (whom, from, max_bytes) in reads {
-            let entries = read(&self.log, from, max_bytes);
-            done.push(LogDone::Read { whom, from, entries });
-        }
+        done.extend(reads.into_iter().map(|request| read(&self.log, request)));
         if !done.is_empty() {
             answer(done);
         }
@@ -285,9 +281,21 @@ pub(crate) fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone
     Ok(LogDone::Rescued { text, transactions: seqnos.len() as u64 })
 }
 
-pub(crate) fn read<D: Disk>(log: &Log<D>, from: Index, max_bytes: usize) -> Vec<Entry> {
-    let Ok(records) = log.read(from, max_bytes) else { return Vec::new() };
-    records.into_iter().map_while(|record| records::entry(record).ok()).collect()
+/// Reads old entries: none only if the log does not have them.
+pub(crate) fn read<D: Disk>(log: &Log<D>, request: ReadRequest) -> LogDone {
+    let records = match log.read(request.from, request.max_bytes) {
+        Err(ReadError::Trimmed { .. }) => Ok(Vec::new()),
+        Err(error) => {
+            Err(ReadFailure { text: error.to_string(), damaged: matches!(error, ReadError::Corrupt { .. }) })
+        }
+        Ok(records) => Ok(records),
+    };
+    let entry = |record: Record| {
+        let index = record.index;
+        records::entry(record)
+            .map_err(|error| ReadFailure { text: format!("entry {index} {error}"), damaged: true })
+    };
+    LogDone::Read { request, result: records.and_then(|records| records.into_iter().map(entry).collect()) }
 }
 
 pub(crate) fn trim<D: Disk>(log: &mut Log<D>, limits: TrimLimits, done: &mut Vec<LogDone>) {
@@ -327,6 +335,7 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::effect::ReadFor;
     use crate::io::log_client::{Direct, Wrote};
     use crate::io::log_queue;
     use crate::testing::write_op;
@@ -471,6 +480,32 @@ mod tests {
             thread.join().unwrap();
             assert!(received.recv_timeout(LONG).is_err(), "no word after it");
         }
+    }
+
+    #[test]
+    fn read_tells_missing_entries_from_failures() {
+        let disk = MemDisk::new();
+        let (mut log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
+        for ticket in 1..=2 {
+            write_to(&mut log, &write_op(ticket, 100), 0).unwrap();
+        }
+        log.sync().unwrap();
+        let read_from = |log: &Log<MemDisk>, from| {
+            let request = ReadRequest { whom: ReadFor::Deliverer, from, max_bytes: 1 << 20 };
+            match read(log, request) {
+                LogDone::Read { request: of, result } if of == request => result.map(|found| found.len()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!([1, 2, 3].map(|from| read_from(&log, from)), [Ok(2), Ok(1), Ok(0)]);
+        disk.fail_reads();
+        let failure = read_from(&log, 1).unwrap_err();
+        assert!(!failure.damaged && failure.text.contains("injected I/O error"), "{failure:?}");
+        disk.clear_faults();
+        let (segment, end) = log.end().unwrap();
+        disk.corrupt(&format!("lockstep.{segment:016x}.log"), end - 50, 1);
+        let failure = read_from(&log, 1).unwrap_err();
+        assert!(failure.damaged && failure.text.contains("is corrupt"), "{failure:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Members' disks in tests. Everything that was written is there after the next sync.
 
 use super::harness::Lab;
-use crate::effect::{Effect, ReadFor};
+use crate::effect::{Effect, ReadFailure, ReadRequest};
 use lockstep_core::raft::WriteOp;
 use lockstep_core::{Entry, Index};
 use std::collections::BTreeMap;
@@ -16,7 +16,9 @@ pub(super) struct Disk {
     /// The ticket of the last write that is not synced.
     unsynced: Option<u64>,
     /// Reads to be answered once all writes so far are synced: the log's thread answers writes first.
-    reads: Vec<(ReadFor, Index)>,
+    reads: Vec<ReadRequest>,
+    /// Each read fails like this.
+    pub(super) read_failure: Option<ReadFailure>,
 }
 
 impl Disk {
@@ -42,11 +44,11 @@ impl Disk {
     }
 
     /// Answers the reads; the log may have changed since they were requested.
-    pub(super) fn read(&mut self) -> Vec<(ReadFor, Index, Vec<Entry>)> {
-        let entries = &self.entries;
-        let read = |(whom, from)| {
-            let found = (from..).map_while(|index| entries.get(&index).cloned()).take(READ_AT_ONCE).collect();
-            (whom, from, found)
+    pub(super) fn read(&mut self) -> Vec<(ReadRequest, Result<Vec<Entry>, ReadFailure>)> {
+        let Disk { entries, read_failure, .. } = self;
+        let read = |request: ReadRequest| {
+            let found = (request.from..).map_while(|index| entries.get(&index).cloned());
+            (request, read_failure.clone().map_or_else(|| Ok(found.take(READ_AT_ONCE).collect()), Err))
         };
         self.reads.drain(..).map(read).collect()
     }
@@ -58,7 +60,7 @@ impl Lab {
         let disk = &mut self.nodes[at].disk;
         match effect {
             Effect::Write { op, .. } => disk.write(&op),
-            Effect::Read { whom, from, .. } => disk.reads.push((whom, from)),
+            Effect::Read(request) => disk.reads.push(request),
             _ => {}
         }
     }

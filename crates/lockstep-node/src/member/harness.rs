@@ -512,8 +512,8 @@ impl Lab {
             if let Some(ticket) = node.disk.sync() {
                 node.member.written(ticket);
             }
-            for (whom, from, entries) in node.disk.read() {
-                node.member.read(whom, from, entries);
+            for (request, result) in node.disk.read() {
+                node.member.read(request, result);
             }
         }
         if !node.database_hangs {
@@ -585,7 +585,7 @@ impl Lab {
                     inbox.insert(place, (leaves + HOP, at, kind, payload));
                 }
             }
-            Effect::Write { .. } | Effect::Read { .. } => self.disk_effect(at, effect),
+            Effect::Write { .. } | Effect::Read(_) => self.disk_effect(at, effect),
             Effect::Drop(id) => {
                 let other = self.index_of(&id);
                 self.unlink(at, other);

@@ -6,7 +6,7 @@
 //! is full; the log keeps them.
 
 use crate::api::{ApplyOrder, Delivery, Level, Ordered, ViewInfo, ViewStatus};
-use crate::effect::{Effect, ReadFor};
+use crate::effect::{Effect, ReadFor, ReadRequest};
 use crate::member::admin::commits::Commits;
 use crate::member::context::Context;
 use crate::member::delivery::apply_hold::ApplyHolds;
@@ -374,12 +374,12 @@ impl Deliverer {
     /// Receives old entries read from the log.
     ///
     /// # Errors
-    /// The log no longer has them.
+    /// The log does not have them.
     pub(in crate::member) fn fetched(&mut self, from: Index, entries: Vec<Entry>) -> Result<(), String> {
         let Some(run) = &mut self.run else { return Ok(()) };
         run.reading = false;
         if entries.is_empty() && from == run.next {
-            return Err(format!("entry {from} cannot be read from the own log"));
+            return Err(format!("the own log has no entry {from}, which this server needs next"));
         }
         if run.fetched.is_empty() && from == run.next {
             run.fetched.extend(entries);
@@ -492,7 +492,8 @@ impl Deliverer {
                             run.reading = true;
                             run.fetched.clear();
                             let whom = ReadFor::Deliverer;
-                            ctx.out.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
+                            let request = ReadRequest { whom, from: next, max_bytes: READ_BYTES };
+                            ctx.out.push(Effect::Read(request));
                         }
                         break;
                     }

@@ -1,4 +1,4 @@
-//! The end of the server process, after which its next start takes the state of others.
+//! The end of the server process, because only a new process can go on.
 
 use crate::api::ServerEnd;
 use lockstep_core::Micros;
@@ -48,6 +48,11 @@ impl Ending {
     /// reason before another failure is reported.
     pub(in crate::member) fn gives_way(&mut self, now: Micros, starts: bool, text: &str) {
         self.plan(if starts { now } else { now + END_DELAY }, ServerEnd::YieldedToBranch, text);
+    }
+
+    /// The log cannot be read. The next start reads it as a whole.
+    pub(in crate::member) fn log_unreadable(&mut self, now: Micros, text: &str) {
+        self.plan(now + END_DELAY, ServerEnd::LogFailed, text);
     }
 
     fn plan(&mut self, until: Micros, why: ServerEnd, text: &str) {

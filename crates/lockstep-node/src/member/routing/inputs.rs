@@ -1,11 +1,12 @@
 //! Inputs of peers and their frames, operators' commands, requests of the front end, and the disk.
 
 use crate::api::{CommitBarrier, Compress, Level, NodeError, ServerEnd, Tuning, VoteReply};
-use crate::effect::{Effect, ReadFor};
+use crate::effect::{Effect, ReadFailure, ReadFor, ReadRequest};
 use crate::member::Member;
 use crate::member::admin::operator::{Operator, Others};
 use crate::member::admin::{commits, policy, wait_report};
 use crate::member::context::Context;
+use crate::member::log_reads::AfterFailure;
 use crate::member::membership::admission::Admission;
 use crate::member::membership::branch::{self, Meeting};
 use crate::member::membership::connection_state::ConnectionState;
@@ -521,14 +522,41 @@ impl Member {
         self.ctx.raft.written(self.ctx.now, ticket);
     }
 
-    /// Entries from the log; empty if there are none (trimmed, or the log cannot be read).
-    pub(crate) fn read(&mut self, whom: ReadFor, from: Index, entries: Vec<Entry>) {
+    /// Entries from the log; empty only if the log does not have them.
+    ///
+    /// A failed read says nothing about the log's contents: neither this server nor a peer takes a state transfer for it.
+    pub(crate) fn read(&mut self, request: ReadRequest, result: Result<Vec<Entry>, ReadFailure>) {
+        let entries = match result {
+            Ok(entries) => entries,
+            Err(failure) => return self.read_failed(request, &failure),
+        };
+        self.log_reads.succeeded(&request);
+        let ReadRequest { whom, from, max_bytes: _ } = request;
         match whom {
             ReadFor::Peer(id) => self.ctx.raft.fetched(self.ctx.now, id, from, entries),
             ReadFor::Deliverer => {
                 if let Err(text) = self.delivery.deliverer.fetched(from, entries) {
                     self.needs_state(&text);
                 }
+            }
+        }
+    }
+
+    fn read_failed(&mut self, request: ReadRequest, failure: &ReadFailure) {
+        if self.failure().is_some() {
+            return;
+        }
+        match self.log_reads.failed(self.ctx.now, request, failure) {
+            AfterFailure::Repeat { first } => {
+                if first {
+                    let text = format!("{}: the read is repeated", failure.text);
+                    self.ctx.log(Level::Warn, text);
+                }
+            }
+            AfterFailure::GiveUp => {
+                let text = format!("the log cannot be read: {}", failure.text);
+                self.fail(&text);
+                self.recovery.ending.log_unreadable(self.ctx.now, &text);
             }
         }
     }
