@@ -167,6 +167,17 @@ impl fmt::Display for CertifyError {
 
 impl std::error::Error for CertifyError {}
 
+/// What a member knows of the verdicts on a range of seqnos; see [`Certifier::verdicts`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdicts {
+    /// It has not certified all of them.
+    NotYet,
+    /// It does not know all of them by its own certification.
+    Unknown,
+    /// A hash of the seqnos that failed; not 0.
+    Known(u64),
+}
+
 /// When to trim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TrimLimits {
@@ -510,6 +521,19 @@ impl Certifier {
             return None;
         }
         Some(TrimMark { trim, verdicts_to: self.last, failed: self.failed.clone() })
+    }
+
+    /// This member's own verdicts on the seqnos above `after`, the `verdicts_to` of the last mark, up to `to`.
+    pub fn verdicts(&self, after: Seqno, to: Seqno) -> Verdicts {
+        if to > self.last || after > self.verdicts_to {
+            return Verdicts::NotYet;
+        }
+        if after < self.verdicts_to.max(self.base) {
+            return Verdicts::Unknown;
+        }
+        let failed = &self.failed[..self.failed.partition_point(|f| *f <= to)];
+        let bytes: Vec<u8> = failed.iter().flat_map(|seqno| seqno.to_le_bytes()).collect();
+        Verdicts::Known(xxhash_rust::xxh3::xxh3_64(&bytes).max(1))
     }
 
     /// The last seqno that went through.

@@ -42,6 +42,7 @@ pub(crate) use membership::connection_state::ConnectionState;
 use membership::peers::Peers;
 use membership::quorum::Quorum;
 use outbox::Outbox;
+use recovery::Recovery;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
@@ -68,7 +69,7 @@ const DIVERGED: &str = "another member has taken over and does not have all that
 pub(crate) struct Member {
     pub(crate) ctx: Context,
     roster: membership::Roster,
-    recovery: recovery::Recovery,
+    recovery: Recovery,
     pub(crate) delivery: delivery::Delivery,
     admin: admin::Admin,
     log_retention: log_retention::LogRetention,
@@ -89,7 +90,7 @@ impl Member {
     ) -> Member {
         raft.set_relaying(tuning.relay);
         let votes = recovery::votes::Votes::new(raft.last_index());
-        let recovery = recovery::Recovery { votes, ..recovery::Recovery::default() };
+        let recovery = Recovery { votes, ..Recovery::default() };
         let apply_holds = delivery::apply_hold::ApplyHolds::new(tuning.apply_order);
         let deliverer = Deliverer::with(raft.failpoints());
         let delivery = delivery::Delivery { deliverer, apply_holds, ..delivery::Delivery::default() };
@@ -245,6 +246,10 @@ impl Member {
         self.committed_position_step();
         let own = self.standing();
         self.recovery.votes.step(&mut self.ctx, own);
+        let Recovery { verdict_votes, .. } = &mut self.recovery;
+        if let Err(text) = verdict_votes.step(&mut self.ctx, &self.delivery.deliverer) {
+            self.needs_state(&text);
+        }
         self.policy_step();
         self.recovery.transfers.step(&mut self.ctx, own);
         self.dispatch_own();

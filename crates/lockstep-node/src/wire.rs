@@ -240,6 +240,10 @@ pub(crate) enum NodeMessage {
     PolicyRequest { number: u64, request: PolicyRequest },
     /// To the leader: this member rejects writes of clients, because under the policy only the leader accepts them.
     WritesRejected,
+    /// From the leader: requests the [`NodeMessage::Verdicts`] on the seqnos above `after`, up to `to`.
+    AskVerdicts { after: Seqno, to: Seqno },
+    /// To the leader: the hash of the sender's own verdicts; `None` if it does not know all of them.
+    Verdicts { after: Seqno, to: Seqno, hash: Option<u64> },
 }
 
 /// An operator's command, forwarded from the member that received it to the one that executes it.
@@ -417,6 +421,18 @@ impl NodeMessage {
                 request.encode(&mut w);
             }
             NodeMessage::WritesRejected => w.u8(11),
+            NodeMessage::AskVerdicts { after, to } => {
+                w.u8(12);
+                w.i64(*after);
+                w.i64(*to);
+            }
+            NodeMessage::Verdicts { after, to, hash } => {
+                w.u8(13);
+                w.i64(*after);
+                w.i64(*to);
+                // A hash is never 0.
+                w.u64(hash.unwrap_or(0));
+            }
         }
         w.into_bytes()
     }
@@ -459,6 +475,12 @@ impl NodeMessage {
             8 => NodeMessage::Policy(Policy::decode(&mut r)?),
             9 => NodeMessage::PolicyRequest { number: r.u64()?, request: PolicyRequest::decode(&mut r)? },
             11 => NodeMessage::WritesRejected,
+            12 => NodeMessage::AskVerdicts { after: r.i64()?, to: r.i64()? },
+            13 => NodeMessage::Verdicts {
+                after: r.i64()?,
+                to: r.i64()?,
+                hash: Some(r.u64()?).filter(|hash| *hash != 0),
+            },
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
         r.end()?;
@@ -502,6 +524,9 @@ mod tests {
             NodeMessage::Policy(Policy { acks: 2, ..Policy::default() }),
             NodeMessage::PolicyRequest { number: 7, request: PolicyRequest::of(|policy| policy.acks = 2) },
             NodeMessage::WritesRejected,
+            NodeMessage::AskVerdicts { after: 4, to: 9 },
+            NodeMessage::Verdicts { after: 4, to: 9, hash: Some(7) },
+            NodeMessage::Verdicts { after: 4, to: 9, hash: None },
         ];
         for message in messages {
             let bytes = message.to_bytes();

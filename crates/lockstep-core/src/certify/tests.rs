@@ -567,6 +567,32 @@ fn out_of_order_and_false_marks_stop() {
 }
 
 #[test]
+fn verdicts_are_known_from_own_certification_only() {
+    let mut one = certifier();
+    let mut other = certifier();
+    let x = [(1, KeyType::Exclusive)];
+    for (certifier, second) in [(&mut one, 0), (&mut other, 1)] {
+        certifier.certify(1, EntryKind::WriteSet, &write(0, 0, &x)).unwrap();
+        certifier.certify(2, EntryKind::WriteSet, &write(1, second, &x)).unwrap();
+    }
+    let known = |certifier: &Certifier, to| match certifier.verdicts(0, to) {
+        Verdicts::Known(hash) => hash,
+        not => panic!("{not:?}"),
+    };
+    assert_eq!(known(&one, 1), known(&other, 1));
+    assert_ne!(known(&one, 2), known(&other, 2), "one failed it");
+    assert_eq!(one.verdicts(0, 3), Verdicts::NotYet);
+    assert_eq!(one.verdicts(1, 2), Verdicts::NotYet, "a mark is missing");
+    one.trim(&TrimMark { trim: 0, verdicts_to: 2, failed: vec![2] }).unwrap();
+    assert_eq!(one.verdicts(0, 2), Verdicts::Unknown, "a later mark went through");
+    assert!(matches!(one.verdicts(2, 2), Verdicts::Known(_)));
+    // This one's log begins behind the last mark.
+    let genesis = StateSnapshot::genesis(Uuid([9; 16]), 0, Membership::default());
+    let joined = Certifier::new(&StateSnapshot { seqno: 5, ..genesis });
+    assert_eq!(joined.verdicts(0, 5), Verdicts::Unknown);
+}
+
+#[test]
 fn marks_are_applied_one_at_a_time() {
     let mut c = certifier();
     for seqno in 1..=50 {

@@ -39,7 +39,7 @@ use crate::tls::Failure;
 
 /// The protocol versions that this build speaks: lowest and highest. `docs/format-wire.md` says what they are. With the
 /// feature `next-protocol` one more, which says what the highest before it says, under another number: for rehearsing upgrades.
-pub const VERSIONS: (u16, u16) = (2, 6 + cfg!(feature = "next-protocol") as u16);
+pub const VERSIONS: (u16, u16) = (2, 7 + cfg!(feature = "next-protocol") as u16);
 
 /// The shortest of this many recent round trips is reported.
 const RTTS: usize = 8;

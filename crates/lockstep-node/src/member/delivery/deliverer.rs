@@ -14,7 +14,7 @@ use crate::member::delivery::lag::LagMeter;
 use crate::member::delivery::submissions::{PIECE_BYTES, Submissions};
 use crate::member::membership::views_shown::{PositionView, ViewsShown};
 use bytes::Bytes;
-use lockstep_core::certify::{Certifier, TrimLimits, reaches};
+use lockstep_core::certify::{Certifier, TrimLimits, Verdicts, reaches};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
 use lockstep_core::policy::Writers;
@@ -369,6 +369,11 @@ impl Deliverer {
     pub(in crate::member) fn next_trim(&self, low: Seqno, tail: &StateSnapshot) -> Option<TrimMark> {
         let limits = TrimLimits { min_advance: 1, ..TrimLimits::default() };
         self.run.as_ref()?.certifier.next_trim(low, &limits, tail)
+    }
+
+    /// See [`Certifier::verdicts`].
+    pub(in crate::member) fn verdicts(&self, after: Seqno, to: Seqno) -> Verdicts {
+        self.run.as_ref().map_or(Verdicts::NotYet, |run| run.certifier.verdicts(after, to))
     }
 
     /// Receives old entries read from the log.

@@ -11,6 +11,7 @@ use lockstep_core::EntryKind;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::{MemberInfo, Membership, Role, View, ViewMember};
 use lockstep_core::policy::PolicyKind;
+use lockstep_core::snapshot::TrimMark;
 use lockstep_core::{MemberId, Micros, Seqno};
 
 /// A connection that breaks and comes back within this time causes no view.
@@ -66,11 +67,15 @@ impl LeaderTasks {
         }
     }
 
-    /// Appends a view and a trim mark, if they are due.
-    pub(in crate::member) fn append_marks(&mut self, ctx: &mut Context, delivery: &Delivery) {
+    /// Appends a view, if it is due. Returns the trim mark that is due.
+    pub(in crate::member) fn append_view(
+        &mut self,
+        ctx: &mut Context,
+        delivery: &Delivery,
+    ) -> Option<TrimMark> {
         self.disks.track(ctx.now, &ctx.raft, ctx.peers.keys().copied(), NEAR_ENOUGH);
         self.make_view(ctx);
-        self.make_trim_mark(ctx, delivery);
+        self.make_trim_mark(ctx, delivery)
     }
 
     /// Appends a view if the members have changed, with this member first unless it is an arbitrator. A change of
@@ -138,14 +143,14 @@ impl LeaderTasks {
         members
     }
 
-    /// Appends a trim mark: certification may forget what every member of the view has finished, so that no write-set
+    /// Makes a trim mark: certification may forget what every member of the view has finished, so that no write-set
     /// under way can conflict with it. A member that lags by more than the limit does not hold it back.
-    fn make_trim_mark(&mut self, ctx: &mut Context, delivery: &Delivery) {
+    fn make_trim_mark(&mut self, ctx: &Context, delivery: &Delivery) -> Option<TrimMark> {
         let deliverer = &delivery.deliverer;
         let due = ctx.now.saturating_sub(self.last_trim_mark) > TRIM_PERIOD
             || deliverer.seqno() - ctx.raft.tail_state().trim > TRIM_STEP;
         if !due || !deliverer.is_running() {
-            return;
+            return None;
         }
         self.last_trim_mark = ctx.now;
         let lag_limit = ctx.tuning.lag_limit as i64;
@@ -159,10 +164,9 @@ impl LeaderTasks {
         }
         // An uncommitted mark would be repeated by this one.
         if ctx.raft.tail_state().verdicts_to != ctx.raft.committed_state().verdicts_to {
-            return;
+            return None;
         }
-        let Some(mark) = deliverer.next_trim(low, ctx.raft.tail_state()) else { return };
-        let _ = ctx.raft.append_control(ctx.now, EntryKind::Trim, mark.to_payload());
+        deliverer.next_trim(low, ctx.raft.tail_state())
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) const POLICY_REQUESTS_SINCE: u16 = 5;
 pub(crate) const HELD_BACK_SINCE: u16 = 5;
 /// The first version with the message that a member rejects writes.
 pub(crate) const REJECTED_WRITES_SINCE: u16 = 6;
+/// The first version with votes on verdicts.
+pub(crate) const VERDICTS_SINCE: u16 = 7;
 /// A peer from which something arrived within this time is alive.
 const ALIVE: Micros = 1_500_000;
 /// How long peers may refuse this member for its identity.

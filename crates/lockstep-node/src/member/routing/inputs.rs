@@ -136,6 +136,12 @@ impl Member {
             NodeMessage::PolicyRequest { number, request } => {
                 self.admin.policy_requests.on_request(&mut self.ctx, from, number, request);
             }
+            NodeMessage::AskVerdicts { after, to } => {
+                self.recovery.verdict_votes.on_request(&self.ctx, from, after, to);
+            }
+            NodeMessage::Verdicts { after, to, hash } => {
+                self.recovery.verdict_votes.on_verdicts(from, after, to, hash);
+            }
             NodeMessage::WritesRejected => self.leadership.on_writes_rejected(self.ctx.now, from),
         }
     }

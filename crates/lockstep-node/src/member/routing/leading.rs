@@ -25,7 +25,9 @@ impl Member {
             return;
         }
         self.delivery.apply_holds.check_for_writer(&mut self.ctx);
-        self.roster.leader_tasks.append_marks(&mut self.ctx, &self.delivery);
+        if let Some(mark) = self.roster.leader_tasks.append_view(&mut self.ctx, &self.delivery) {
+            self.recovery.verdict_votes.begin(&self.ctx, mark);
+        }
     }
 
     /// Whether commands are under way; rounds are more frequent then.
