@@ -331,11 +331,13 @@ impl LogRecovery {
     }
 
     /// The first entry of a leader under a weak policy, and its seqno: a view that leaves out the seqnos that its
-    /// predecessor may have given out. Not after a term of our own: our log has the seqnos that we gave out then.
+    /// predecessor may have given out. Not if the term before was our own: our log has the seqnos that we gave out then.
+    /// With a term between, another leader may have cut our log.
     pub(super) fn first_view(&self, local: &Local) -> Option<(Bytes, Seqno)> {
         let tail = local.log().tail();
         let at_risk = i64::try_from(local.log().at_risk()?).unwrap_or(i64::MAX);
-        let mine = tail.leader == local.id() || local.is_active(Failpoint::SeqnosGivenTwice);
+        let mine = tail.leader == local.id() && tail.term + 1 == local.term()
+            || local.is_active(Failpoint::SeqnosGivenTwice);
         if mine || tail.index == 0 {
             return None;
         }
@@ -490,7 +492,7 @@ fn commit_end(local: &Local) -> (Index, Term) {
 #[cfg(test)]
 mod tests {
     use super::super::output::Output;
-    use super::super::testing::{follower, member, with_entries, with_policy};
+    use super::super::testing::{follower, leader, member, with_entries, with_policy};
     use super::*;
     use crate::policy::{Policy, PolicyKind};
 
@@ -523,6 +525,28 @@ mod tests {
         assert_eq!(recovery.next(&local, &mut out, false, &up), Next::Wait, "our own vote is not durable");
         assert_eq!(recovery.next(&local, &mut out, true, &up), Next::AskForVotes);
         assert!(!recovery.is_active() && fetches(&mut out).is_empty());
+    }
+
+    /// Member 1 has led term 2 under async, and leads again.
+    fn leads_again_in(term: Term) -> Option<Seqno> {
+        let mut local = with_policy(leader(3), Policy::of(PolicyKind::Async));
+        local.enter_term(2);
+        let id = Bytes::copy_from_slice(&local.id().0);
+        let noop = local.next_entry(2, EntryKind::Noop, ProposalId::default(), &id, 0);
+        assert!(local.append(noop).is_ok() && local.log().tail().leader == local.id());
+        local.enter_term(term);
+        local.set_role(Role::Candidate);
+        local.vote_for(local.id());
+        local.lead();
+        LogRecovery::default().first_view(&local).map(|(_, seqno)| seqno)
+    }
+
+    /// A leader of term 3 may have cut member 1's log, and a crash of member 1 may have come before the new entries.
+    #[test]
+    fn leader_after_another_term_leaves_seqnos_out() {
+        assert_eq!(leads_again_in(3), None, "no other member can have led");
+        let at_risk = Policy::of(PolicyKind::Async).max_at_risk as Seqno;
+        assert_eq!(leads_again_in(4), Some(at_risk + 1));
     }
 
     #[test]
