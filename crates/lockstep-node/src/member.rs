@@ -78,6 +78,8 @@ pub(crate) struct Member {
     leadership: leadership::Leadership,
     /// Payloads that were received compressed.
     pub(crate) unpacked: Packed,
+    /// The log was cut after this seqno: threads that were given a later one have lost their transaction.
+    lost_after: Seqno,
 }
 
 impl Member {
@@ -120,6 +122,7 @@ impl Member {
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
             leadership: leadership::Leadership::default(),
             unpacked: Packed::default(),
+            lost_after: Seqno::MAX,
         }
     }
 
@@ -306,7 +309,7 @@ impl Member {
         let outputs = self.ctx.raft.drain(self.ctx.now);
         // New limits alone give Raft no input, so they need no further drain.
         let some = outputs.iter().any(|output| !matches!(output, Output::Commit { .. }));
-        let mut diverged = false;
+        let mut diverged = None;
         let mut last_write = 0;
         let mut renamed = false;
         for output in outputs {
@@ -317,7 +320,7 @@ impl Member {
                     self.recovery.votes.follow(&op);
                     self.delivery.deliverer.follow(&op);
                     if op.truncate_from.is_some_and(|from| from < self.delivery.deliverer.next_index())
-                        && !diverged
+                        && diverged.is_none()
                         && let Err(text) = self.delivery.deliverer.was_cut(&self.ctx)
                     {
                         self.needs_state(&text);
@@ -335,7 +338,7 @@ impl Member {
                     self.delivery.deliverer.set_limits(Limits { deliverable, early, policy_index });
                 }
                 Output::DisksHang { disks } => self.majority_of_disks_hangs(disks),
-                Output::Diverged { .. } => diverged = true,
+                Output::Diverged { from: _, kept } => diverged = Some(kept),
                 Output::Soft { leader, term, .. } => self.leader_changed(leader, term),
                 Output::ReadReady { context, index } => self.read_ready(context, Some(index)),
                 Output::ReadFailed { context } => self.read_ready(context, None),
@@ -351,7 +354,8 @@ impl Member {
         if renamed {
             self.compare_peers();
         }
-        if diverged {
+        if let Some(kept) = diverged {
+            self.lost_after = self.lost_after.min(kept);
             self.needs_state(DIVERGED);
             self.recovery.ending.diverged(self.ctx.now, last_write, DIVERGED);
         }
@@ -500,6 +504,11 @@ impl Member {
 
     pub(crate) fn wall(&self) -> Micros {
         self.ctx.wall
+    }
+
+    /// Threads that were given a later seqno have lost their transaction.
+    pub(crate) fn lost_after(&self) -> Seqno {
+        self.lost_after
     }
 
     /// Commit statistics, for the status.

@@ -95,7 +95,10 @@ impl Raft {
             // The database has entries that the log loses. Our own proposals may be among them: they must not be proposed
             // again.
             self.outbox.halt();
-            self.out.push(Output::Diverged { from });
+            // Uncommitted entries are in memory.
+            let log = self.local.log();
+            let kept = log.entry(from - 1).map_or(log.committed().seqno, |entry| entry.seqno);
+            self.out.push(Output::Diverged { from, kept });
         }
     }
 

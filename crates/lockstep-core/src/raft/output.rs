@@ -65,6 +65,8 @@ pub enum Output {
     Diverged {
         /// The first lost entry.
         from: Index,
+        /// The last seqno before it: every later one that this member's threads were given is lost.
+        kept: Seqno,
     },
     /// This leader steps down because it can commit nothing: too few disks of voters work.
     DisksHang {

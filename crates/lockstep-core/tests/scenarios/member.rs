@@ -174,7 +174,7 @@ impl Member {
                 let disks: Vec<String> = disks.iter().map(of).collect();
                 trace.change(format!("{n} stops leading: disks hang: {}", disks.join(", ")));
             }
-            Output::Diverged { from } => {
+            Output::Diverged { from, kept: _ } => {
                 trace.change(format!("{n} has diverged: it delivered entries from {from} on that are lost"));
             }
             Output::Membership(membership) => {

@@ -458,6 +458,12 @@ impl Node {
         self.shared.published.delivered()
     }
 
+    /// Whether the log has lost the transaction that was given this seqno: another leader has taken over under a weak
+    /// policy.
+    pub fn has_lost(&self, seqno: Seqno) -> bool {
+        self.shared.published.is_lost(seqno)
+    }
+
     /// Keys in the certification index, and seqnos it looks back over.
     pub fn certification(&self) -> (u64, u64) {
         self.shared.published.certification()

@@ -13,6 +13,8 @@ pub(crate) struct RoundState {
     pub(crate) primary: bool,
     /// The last seqno handed to the server.
     pub(crate) delivered: Seqno,
+    /// Seqnos above this one are lost.
+    pub(crate) lost_after: Seqno,
     pub(crate) may_originate: bool,
     pub(crate) held_back: bool,
     pub(crate) policy: Policy,
@@ -23,6 +25,7 @@ pub(crate) struct Published {
     state: AtomicU8,
     primary: AtomicBool,
     delivered: AtomicI64,
+    lost_after: AtomicI64,
     may_originate: AtomicBool,
     held_back: AtomicBool,
     policy: Mutex<Policy>,
@@ -43,6 +46,7 @@ impl Published {
             state: AtomicU8::new(0),
             primary: AtomicBool::new(false),
             delivered: AtomicI64::new(SEQNO_UNDEFINED),
+            lost_after: AtomicI64::new(Seqno::MAX),
             may_originate: AtomicBool::new(true),
             held_back: AtomicBool::new(false),
             policy: Mutex::new(policy),
@@ -59,6 +63,7 @@ impl Published {
     pub(crate) fn set_round(&self, round: &RoundState) -> bool {
         self.primary.store(round.primary, Ordering::Release);
         self.delivered.store(round.delivered, Ordering::Release);
+        self.lost_after.store(round.lost_after, Ordering::Release);
         self.may_originate.store(round.may_originate, Ordering::Release);
         self.held_back.store(round.held_back, Ordering::Release);
         self.set_policy(round.policy);
@@ -112,6 +117,10 @@ impl Published {
 
     pub(crate) fn delivered(&self) -> Seqno {
         self.delivered.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_lost(&self, seqno: Seqno) -> bool {
+        seqno > self.lost_after.load(Ordering::Acquire)
     }
 
     /// The position of the last delivery.

@@ -23,6 +23,7 @@ impl Publisher {
             state: member.local_state(),
             primary: member.ctx.connection.is_primary(),
             delivered: member.delivery.deliverer.delivered(),
+            lost_after: member.lost_after(),
             may_originate: member.may_originate(),
             held_back: member.ctx.is_held_back(),
             policy: member.ctx.raft.committed_state().policy,

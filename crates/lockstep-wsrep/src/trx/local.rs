@@ -306,6 +306,11 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
     }
 }
 
+/// Whether the log has lost this seqno: another leader has taken over under a weak policy.
+fn has_lost(cx: &Context, seqno: Seqno) -> bool {
+    cx.node().is_some_and(|node| node.has_lost(seqno))
+}
+
 /// The transaction is in the log but rolls back here, because this member leaves before its turn. Its seqno must not count
 /// as finished: when this member returns, an applier applies it.
 fn not_here(cx: &Context, trx: &Trx) -> Status {
@@ -336,7 +341,7 @@ pub(crate) fn enter(cx: &Context, trx: &Trx) -> Status {
                 Err(Stop::Interrupted) => trx.lock().lost_turn(),
                 Err(Stop::Failed | Stop::TimedOut) => {
                     cx.identity.next_epoch();
-                    trx.lock().no_turn()
+                    trx.lock().no_turn(has_lost(cx, seqno))
                 }
             }
         }
@@ -393,8 +398,14 @@ pub(crate) unsafe fn begin_replay(cx: &Context, handle: &WsHandle) -> Result<Slo
         cx.wait_finished(seqno - 1, None, || format!("the replay of the transaction at seqno {seqno}"))
     });
     if ready.is_err() {
-        // This member leaves. The cluster has committed the transaction; this server does when it is back.
         not_here(cx, trx);
+        if has_lost(cx, seqno) {
+            cx.host
+                .log
+                .warn(format!("transaction {} is lost: the cluster does not have seqno {seqno}", trx.id));
+            return Err(Status::TRX_FAIL);
+        }
+        // This member leaves. The cluster has committed the transaction; this server does when it is back.
         cx.host.log.info(format!(
             "transaction {} is committed at seqno {seqno}: this member applies it when it returns",
             trx.id

@@ -306,9 +306,10 @@ impl Inner {
 
     /// The turn does not come because this member leaves. Returns the status for `commit_order_enter`. The server reports
     /// a deadlock for every status but `BF_ABORT`. A transaction that the cluster has committed therefore goes to
-    /// `replay_trx`, which reports success to the client.
-    pub(crate) fn no_turn(&mut self) -> Status {
-        let committed = self.slot.as_ref().is_some_and(|slot| slot.pass && slot.ends());
+    /// `replay_trx`, which reports success to the client. `lost`: the log has lost the transaction, and the client may
+    /// repeat it.
+    pub(crate) fn no_turn(&mut self, lost: bool) -> Status {
+        let committed = !lost && self.slot.as_ref().is_some_and(|slot| slot.pass && slot.ends());
         match self.state {
             State::Ordering | State::MustAbort if committed => {
                 self.state = State::MustReplay;

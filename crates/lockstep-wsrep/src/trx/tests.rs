@@ -136,7 +136,7 @@ fn committed_transaction_without_turn_goes_to_replay() {
         if aborted {
             trx.abort(4);
         }
-        assert_eq!(trx.no_turn(), Status::BF_ABORT);
+        assert_eq!(trx.no_turn(false), Status::BF_ABORT);
         // The replay's turn does not come either.
         assert!(trx.begin_replay().is_ok());
         trx.not_here();
@@ -147,7 +147,21 @@ fn committed_transaction_without_turn_goes_to_replay() {
     let mut trx = in_certify();
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
     assert!(matches!(trx.want_turn(), Turn::Wait { interruptible: false, .. }));
-    assert_eq!(trx.no_turn(), Status::NODE_FAIL);
+    assert_eq!(trx.no_turn(false), Status::NODE_FAIL);
+}
+
+#[test]
+fn lost_transaction_without_turn_fails() {
+    for aborted in [false, true] {
+        let mut trx = certified(WHOLE);
+        assert!(matches!(trx.want_turn(), Turn::Wait { .. }));
+        if aborted {
+            trx.abort(4);
+        }
+        assert_eq!(trx.no_turn(true), Status::NODE_FAIL, "an error for the client");
+        let release = trx.release();
+        assert_eq!((release.pass_order, release.finish, release.committed), (None, None, false));
+    }
 }
 
 #[test]
@@ -157,11 +171,11 @@ fn enter_after_giving_slot_up_fails_without_warning() {
     waiting_to_start.not_here();
     let mut fragment = certified(FLAG_TRX_START);
     fragment.want_turn();
-    assert_eq!(fragment.no_turn(), Status::NODE_FAIL);
+    assert_eq!(fragment.no_turn(false), Status::NODE_FAIL);
     let mut failed = in_certify();
     assert_eq!(failed.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
     failed.want_turn();
-    assert_eq!(failed.no_turn(), Status::NODE_FAIL);
+    assert_eq!(failed.no_turn(false), Status::NODE_FAIL);
     for mut trx in [waiting_to_start, fragment, failed] {
         assert_eq!(trx.want_turn(), Turn::Refuse(Status::NODE_FAIL));
         let release = trx.release();
