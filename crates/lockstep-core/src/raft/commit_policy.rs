@@ -68,8 +68,11 @@ pub(super) struct CommitPolicy {
     max_early: Index,
     /// The first entry that is not delivered early, and why.
     blocked_on: Option<(Index, BlockedOn)>,
-    /// Since when entries on our own disk wait for acks of semisync. Cleared when the timeout changes.
+    /// Since when clients' entries on our own disk wait for acks of semisync. Cleared when the timeout changes.
     waiting: WaitTimes,
+    /// The last entry of a client, and the last entry examined for that.
+    last_of_client: Index,
+    examined: Index,
     /// The timeout that `waiting` counts with.
     timeout: Micros,
     /// Semisync has fallen back to async.
@@ -89,6 +92,8 @@ impl CommitPolicy {
         self.max_early = self.max_early.min(from.saturating_sub(1));
         self.floor = self.floor.min(from.saturating_sub(1));
         self.announced = self.announced.min(self.floor);
+        self.examined = self.examined.min(from.saturating_sub(1));
+        self.last_of_client = self.last_of_client.min(self.examined);
         self.waiting.clear();
         lost
     }
@@ -298,8 +303,24 @@ impl CommitPolicy {
         proposal
     }
 
+    /// The last entry up to `upto` that a client may wait for.
+    fn last_of_client(&mut self, local: &Local, upto: Index) -> Index {
+        let log = local.log();
+        let from = self.examined.max(log.cached_from().saturating_sub(1)) + 1;
+        let of_client = |index: &Index| {
+            let kind = log.entry(*index).map(|entry| entry.kind);
+            matches!(kind, Some(EntryKind::WriteSet | EntryKind::TotalOrder))
+        };
+        if let Some(last) = (from..=upto).rev().find(of_client) {
+            self.last_of_client = last;
+        }
+        self.examined = self.examined.max(upto);
+        self.last_of_client
+    }
+
     /// If a commit waits longer than the timeout, semisync continues as async until the replicas have caught up. Each
-    /// commit has its own time, so steady acks that arrive later and later cause a fallback, too.
+    /// commit has its own time, so steady acks that arrive later and later cause a fallback, too. Entries that no client
+    /// waits for cause none: in an idle cluster the next commit waits for the timeout.
     ///
     /// The timeout is the committed one: a timeout that is only in the log releases no commit.
     fn update_fallback(&mut self, positions: Positions<'_>) {
@@ -330,7 +351,8 @@ impl CommitPolicy {
             }
         }
         let own = local.acknowledged();
-        self.waiting.note(own, now, policy.timeout);
+        let last_of_client = self.last_of_client(local, own);
+        self.waiting.note(last_of_client, now, policy.timeout);
         let answered = self.policy_index().max(acked).min(own);
         self.waiting.answered(answered);
         let at_once = local.is_active(Failpoint::FallsBackAtOnce);
@@ -417,6 +439,7 @@ mod tests {
     use super::super::replication::Replication;
     use super::super::testing::{follower, leader, member, persisted, with_entries, with_policy};
     use super::*;
+    use bytes::Bytes;
 
     fn updated(policy: &mut CommitPolicy, local: &Local, acks: &Acks) -> Index {
         policy.update(Positions::new(local, acks, &Replication::default()));
@@ -439,6 +462,30 @@ mod tests {
         let last = local.log().last();
         acks.record(&local, member(3), local.term(), last);
         assert_eq!(updated(&mut policy, &local, &acks), last);
+    }
+
+    #[test]
+    fn semisync_falls_back_for_entries_of_clients_only() {
+        let semisync = Policy { acks: 1, timeout: 1_000, ..Policy::of(PolicyKind::Semisync) };
+        let mut local = persisted(with_entries(with_policy(leader(3), semisync), 3));
+        local.commit_to(1);
+        let (mut policy, acks) = (CommitPolicy::default(), Acks::new());
+        let mut fallen_back_at = |local: &mut Local, now| {
+            local.advance(now);
+            updated(&mut policy, local, &acks);
+            policy.has_fallen_back()
+        };
+        assert!(!fallen_back_at(&mut local, 10_000));
+        assert!(!fallen_back_at(&mut local, 20_000), "no client waits");
+        let seqno = local.log().tail().seqno + 1;
+        let payload = Bytes::from_static(b"row");
+        let entry = local.next_entry(1, EntryKind::WriteSet, ProposalId::default(), &payload, seqno);
+        assert!(local.append(entry).is_ok());
+        local.agree_up_to(local.log().last());
+        let mut local = persisted(local);
+        assert!(!fallen_back_at(&mut local, 30_000));
+        assert!(!fallen_back_at(&mut local, 30_999));
+        assert!(fallen_back_at(&mut local, 31_000));
     }
 
     #[test]
