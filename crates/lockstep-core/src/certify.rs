@@ -167,7 +167,7 @@ impl fmt::Display for CertifyError {
 
 impl std::error::Error for CertifyError {}
 
-/// What a member knows of the verdicts on a range of seqnos; see [`Certifier::verdicts`].
+/// A member's knowledge of the verdicts on a range of seqnos: see [`Certifier::verdicts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdicts {
     /// It has not certified all of them.

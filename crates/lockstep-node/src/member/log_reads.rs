@@ -10,7 +10,7 @@ const FIRST_PAUSE: Micros = 100_000;
 /// A read is given up after this many repetitions: 6.3 s of pauses.
 const REPETITIONS: u32 = 6;
 
-/// What follows a failed read.
+/// The decision after a failed read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::member) enum AfterFailure {
     /// The read is repeated after a pause. `first`: it had not failed before.

@@ -261,7 +261,7 @@ impl Provider {
         }
         if !position.is_defined() {
             let node = self.start_node(bootstrap).map_err(|error| error.to_string())?;
-            position = start_position::recover(cx, node);
+            position = start_position::recover(cx, node)?;
         }
         let (timeout, bounded) = cx.host.settings.with(|options| match options.bool("pc.wait_prim") {
             true => (options.time("pc.wait_prim_timeout"), options.is_given("pc.wait_prim_timeout")),

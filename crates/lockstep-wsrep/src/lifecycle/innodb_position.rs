@@ -8,8 +8,9 @@
 
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use lockstep_node::core::{Gtid, Uuid};
@@ -21,26 +22,38 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Where the recovery run writes its log; a name that state-transfer scripts spare.
 const OUTPUT: &str = "lockstep.recovery.log";
 
+/// Why InnoDB's position is not known; one line each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum NoPosition {
+    /// The database has no position, or InnoDB cannot recover it.
+    Unknown(String),
+    /// The recovery run did not take place, or was ended. That says nothing about the database.
+    NotRun(String),
+}
+
 /// InnoDB's position, found by a run of the server's own recovery.
 ///
 /// # Errors
-/// Why there is none, in one line. The database is as it was, or recovered.
-pub(crate) fn position(data_dir: &Path, mut say: impl FnMut(String)) -> Result<Gtid, String> {
-    if innodb_is_open().map_err(|e| format!("/proc/self/fd cannot be read: {e}"))? {
-        return Err("InnoDB is open in this server already".into());
+/// [`NoPosition`]. The database is as it was, or recovered.
+pub(crate) fn position(data_dir: &Path, mut say: impl FnMut(String)) -> Result<Gtid, NoPosition> {
+    let unread = |what: &str, error: io::Error| NoPosition::NotRun(format!("{what} cannot be read: {error}"));
+    if innodb_is_open().map_err(|e| unread("/proc/self/fd", e))? {
+        return Err(NoPosition::Unknown("InnoDB is open in this server already".into()));
     }
-    let arguments = own_arguments().map_err(|e| format!("/proc/self/cmdline cannot be read: {e}"))?;
+    let arguments = own_arguments().map_err(|e| unread("/proc/self/cmdline", e))?;
     let output = data_dir.join(OUTPUT);
     let _ = std::fs::remove_file(&output);
-    let result = run(arguments, &output, &mut say);
-    let text = std::fs::read_to_string(&output).unwrap_or_default();
-    result?;
-    match recovered(&text) {
+    run(arguments, &output, &mut say)?;
+    let bytes = std::fs::read(&output).map_err(|e| unread(&output.display().to_string(), e))?;
+    match recovered(&String::from_utf8_lossy(&bytes)) {
         Some(gtid) => {
             let _ = std::fs::remove_file(&output);
             Ok(gtid)
         }
-        None => Err(format!("the server's recovery run printed no position: see {}", output.display())),
+        None => {
+            let text = format!("the server's recovery run printed no position: see {}", output.display());
+            Err(NoPosition::Unknown(text))
+        }
     }
 }
 
@@ -64,7 +77,7 @@ fn run(
     arguments: Vec<std::ffi::OsString>,
     output: &Path,
     say: &mut impl FnMut(String),
-) -> Result<(), String> {
+) -> Result<(), NoPosition> {
     let began = Instant::now();
     let log_error = {
         let mut text = std::ffi::OsString::from("--log-error=");
@@ -80,29 +93,39 @@ fn run(
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|e| format!("cannot start the server's recovery run: {e}"))?;
+        .map_err(|e| NoPosition::NotRun(format!("the server's recovery run cannot be started: {e}")))?;
     let mut said = began;
     loop {
         match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => {
-                return Err(format!("the server's recovery run failed ({status}): see {}", output.display()));
-            }
+            Ok(Some(status)) => return ended(status, output),
             Ok(None) => {}
             Err(error) => {
                 end(&mut child);
-                return Err(format!("cannot wait for the server's recovery run: {error}"));
+                let text = format!("the server's recovery run cannot be waited for: {error}");
+                return Err(NoPosition::NotRun(text));
             }
         }
         if began.elapsed() > TIMEOUT {
             end(&mut child);
-            return Err(format!("the server's recovery run took more than {} s", TIMEOUT.as_secs()));
+            let text = format!("the server's recovery run took more than {} s", TIMEOUT.as_secs());
+            return Err(NoPosition::NotRun(text));
         }
         if said.elapsed() > SAY_EVERY {
             said = Instant::now();
             say(format!("a recovery run determines InnoDB's position ({} s)", began.elapsed().as_secs()));
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The result of a run that has ended. InnoDB ends a failed recovery with an exit code or an abort; another process may
+/// have killed the run.
+fn ended(status: ExitStatus, output: &Path) -> Result<(), NoPosition> {
+    let text = || format!("the server's recovery run failed ({status}): see {}", output.display());
+    match status.signal() {
+        Some(libc::SIGKILL | libc::SIGTERM) => Err(NoPosition::NotRun(text())),
+        _ if status.success() => Ok(()),
+        _ => Err(NoPosition::Unknown(text())),
     }
 }
 
@@ -136,6 +159,19 @@ pub(crate) fn recovered(text: &str) -> Option<Gtid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn killed_recovery_run_says_nothing_about_the_database() {
+        let of = |raw| ended(ExitStatus::from_raw(raw), Path::new("/data/lockstep.recovery.log"));
+        assert_eq!(of(0), Ok(()));
+        for (raw, killed) in
+            [(libc::SIGKILL, true), (libc::SIGTERM, true), (libc::SIGABRT, false), (1 << 8, false)]
+        {
+            let result = of(raw);
+            assert_eq!(matches!(result, Err(NoPosition::NotRun(_))), killed, "{result:?}");
+            assert_eq!(matches!(result, Err(NoPosition::Unknown(_))), !killed, "{result:?}");
+        }
+    }
 
     #[test]
     fn position_is_parsed_from_recovery_log() {

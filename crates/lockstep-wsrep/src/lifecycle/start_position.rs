@@ -1,7 +1,7 @@
 //! The position at which a connection begins.
 
 use crate::context::Context;
-use crate::lifecycle::innodb_position;
+use crate::lifecycle::innodb_position::{self, NoPosition};
 use lockstep_node::Node;
 use lockstep_node::core::Gtid;
 
@@ -17,17 +17,20 @@ pub(crate) fn known(cx: &Context) -> Gtid {
 
 /// After a crash: finds InnoDB's position with a run of the server's recovery, so that the log supplies the rest and no
 /// state transfer is needed. Without a log, a database that comes from Galera's library keeps its history this way.
-/// `UNDEFINED` if the log is of another history than the database.
-pub(crate) fn recover(cx: &Context, node: &Node) -> Gtid {
+/// `UNDEFINED` if the log is of another history than the database, or the database cannot be recovered.
+///
+/// # Errors
+/// The run did not take place, so nothing is known of the database. This start must not replace it.
+pub(crate) fn recover(cx: &Context, node: &Node) -> Result<Gtid, String> {
     let log = &cx.host.log;
     let saved = cx.ddl.saved_position();
     // The founder of a branch may start with a database, or a state file, of the history before the branch.
     let (history, own) = (node.history(), node.histories());
     if saved.uuid.is_nil() || (!history.is_nil() && !own.contains(&saved.uuid)) {
-        return Gtid::UNDEFINED;
+        return Ok(Gtid::UNDEFINED);
     }
     log.info("this server was not shut down properly: a recovery run determines InnoDB's position");
-    match innodb_position::position(&cx.host.data_dir, |line| log.info(line)) {
+    Ok(match innodb_position::position(&cx.host.data_dir, |line| log.info(line)) {
         Ok(gtid) if gtid.uuid == saved.uuid || own.contains(&gtid.uuid) => {
             log.info(format!("InnoDB's position is {gtid}"));
             gtid
@@ -36,11 +39,17 @@ pub(crate) fn recover(cx: &Context, node: &Node) -> Gtid {
             log.warn(format!("InnoDB's position is {gtid}, and grastate.dat has another history"));
             Gtid::UNDEFINED
         }
-        Err(why) => {
+        Err(NoPosition::Unknown(why)) => {
             log.warn(format!("InnoDB's position is unknown: {why}"));
             Gtid::UNDEFINED
         }
-    }
+        Err(NoPosition::NotRun(why)) => {
+            return Err(format!(
+                "InnoDB's position is unknown, because {why}. The data are not in doubt, so this start requests no state \
+                 transfer: start this server again, or remove grastate.dat to have one"
+            ));
+        }
+    })
 }
 
 /// Chooses between the position in `grastate.dat`, written by a clean stop, and that of the server's own recovery. Unless

@@ -95,7 +95,7 @@ impl VerdictVotes {
     /// At the end of a round: answers the leader; the leader asks and decides.
     ///
     /// # Errors
-    /// Most members have other verdicts than this leader, whose database is wrong then.
+    /// Most members have other verdicts than this leader. Then its database is wrong.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, deliverer: &Deliverer) -> Result<(), String> {
         self.answer(ctx, deliverer);
         let stale = |poll: &Poll| !ctx.raft.is_leader() || ctx.raft.tail_state().verdicts_to != poll.after;
