@@ -29,6 +29,8 @@ pub(crate) struct LeadershipChecks {
     began: Micros,
     /// When, by its own clock, anything was last heard of each member.
     heard: BTreeMap<MemberId, Micros>,
+    /// When, by its own clock, the last connection to each member was lost.
+    lost: BTreeMap<MemberId, Micros>,
     /// Granted pre-votes by term.
     pre_votes: BTreeMap<Term, Vec<MemberId>>,
     /// Members that have voted for the present candidate, or told it how their logs end, and the index up to which they
@@ -52,6 +54,7 @@ impl LeadershipChecks {
             id: raft.id(),
             began: local,
             heard: BTreeMap::new(),
+            lost: BTreeMap::new(),
             pre_votes: BTreeMap::new(),
             reached: (0, Vec::new()),
             campaign: Campaign::default(),
@@ -86,7 +89,8 @@ impl LeadershipChecks {
     }
 
     /// A connection is lost.
-    pub(crate) fn loses(&mut self, id: &MemberId) {
+    pub(crate) fn loses(&mut self, id: &MemberId, local: Micros) {
+        self.lost.insert(*id, local);
         self.reached.1.retain(|(other, _)| other != id);
     }
 
@@ -211,6 +215,41 @@ impl LeadershipChecks {
             entry.index,
             self.membership_index
         );
+        Ok(())
+    }
+
+    /// A leader takes the vote of a member that leaves only if the connected voters are a majority of the others. It takes
+    /// the vote of an absent member only after `long`.
+    #[allow(clippy::too_many_arguments, reason = "the change, and what the leader knows of the voters")]
+    pub(crate) fn may_demote(
+        &self,
+        name: &dyn Display,
+        raft: &Raft,
+        entry: &Entry,
+        before: &Membership,
+        next: &Membership,
+        connected: impl Fn(&MemberId) -> bool,
+        local: Micros,
+        long: Micros,
+    ) -> Check {
+        if raft.role() != Role::Leader || entry.term != raft.term() {
+            return Ok(());
+        }
+        let is_demoted = |id: &MemberId| next.get(id).is_some_and(|member| !member.role.votes());
+        for id in before.voters().filter(is_demoted) {
+            let absent = local.saturating_sub(self.lost.get(&id).copied().unwrap_or(self.began));
+            hold!(
+                connected(&id) || absent > long,
+                "an absent voter keeps its vote",
+                "{name} demotes {id:?}, which has been absent for {absent} us"
+            );
+            let rest = next.voters().filter(&connected).count();
+            hold!(
+                !connected(&id) || rest >= next.majority(),
+                "a member that leaves lets the others go on",
+                "{name} demotes {id:?}, and {rest} of the voters left are connected: {next:?}"
+            );
+        }
         Ok(())
     }
 

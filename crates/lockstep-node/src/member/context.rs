@@ -128,6 +128,13 @@ impl Context {
         connected < membership.majority()
     }
 
+    /// The names of the voters that are not connected, separated by commas.
+    pub(in crate::member) fn absent_voters(&self) -> String {
+        let membership = self.raft.membership();
+        let absent = membership.voters().filter(|id| *id != self.me.id && !self.peers.contains_key(id));
+        absent.map(|id| self.name_of(&id)).collect::<Vec<_>>().join(", ")
+    }
+
     /// How many committed transactions a server that has finished `finished` still has to finish.
     pub(crate) fn lag_of(&self, finished: Seqno) -> i64 {
         self.raft.seqnos_between(finished, self.raft.committed_state().seqno)

@@ -55,6 +55,13 @@ impl Links {
         link.up[usize::from(at > peer)].then_some(link.ids[usize::from(at < peer)])
     }
 
+    /// Whether this place has a connection to this member whose end it has not noticed.
+    pub(crate) fn has_peer(&self, at: usize, id: &MemberId) -> bool {
+        self.all.iter().any(|((a, b), link)| {
+            (*a == at && link.up[0] && link.ids[1] == *id) || (*b == at && link.up[1] && link.ids[0] == *id)
+        })
+    }
+
     /// Whether two members are connected, as both know, and frames pass.
     pub(crate) fn is_alive(&self, at: usize, peer: usize) -> bool {
         self.get(at, peer).is_some_and(|link| link.up == [true; 2] && link.dead == [false; 2])
@@ -195,7 +202,7 @@ impl World {
         let (local, wall) = (node.clock.local(now), node.clock.wall(now));
         if let Some(process) = &mut node.process {
             process.node.begin_round(local, wall);
-            process.leadership.loses(&id);
+            process.leadership.loses(&id, local);
             process.node.peer_down(id);
             self.wake(at, 0);
         }

@@ -6,10 +6,10 @@
 use super::World;
 use crate::history::Check;
 use crate::mutate::{NodeFault, Planted};
-use crate::node::Fate;
+use crate::node::{Fate, Node};
 use crate::profile::{MS, SECOND};
 use crate::server::Server;
-use lockstep_core::Uuid;
+use lockstep_core::{MemberId, Uuid};
 use lockstep_log::MemDisk;
 use lockstep_node::Command;
 
@@ -96,8 +96,26 @@ impl World {
         self.start_later(at, 10 * MS, 2 * SECOND);
     }
 
-    /// The operator removes machines that are lost for good.
+    /// A member that is stopped keeps its vote if the others could not go on without it. The operator starts such members
+    /// again while the machines that are in use are no majority.
+    fn restore_majority(&mut self) {
+        let Some(history) = &self.history else { return };
+        let membership = &history.state().membership;
+        let in_use = |id: &MemberId| self.nodes.iter().any(|node| node.id == *id && node.fate == Fate::In);
+        if membership.voters().filter(in_use).count() >= membership.majority() {
+            return;
+        }
+        let voters: Vec<MemberId> = membership.voters().collect();
+        let stopped = |node: &Node| node.fate == Fate::Out && voters.contains(&node.id);
+        if let Some(at) = self.nodes.iter().position(stopped) {
+            self.nodes[at].fate = Fate::In;
+            self.start_later(at, MS, SECOND);
+        }
+    }
+
+    /// The operator starts members that a majority needs, and removes machines that are lost for good.
     pub(crate) fn operate(&mut self) {
+        self.restore_majority();
         let lost: Vec<usize> =
             (0..self.nodes.len()).filter(|at| self.nodes[*at].fate == Fate::Lost).collect();
         for at in lost {

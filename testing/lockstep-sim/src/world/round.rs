@@ -286,9 +286,15 @@ impl World {
                 && let Ok(next) = Membership::decode(&mut Reader::new(entry.payload()))
             {
                 let (name, promises) = (Name(at + 1), self.settings.promises);
-                let last = memberships.last();
-                if let (Some(process), Some(before), true) = (&node.process, last, promises) {
-                    process.leadership.may_change(&name, process.node.raft(), entry, before, &next)?;
+                let before = node.book.memory.rules(entry.index).0.map(|rules| &*rules.membership);
+                if let (Some(process), Some(before), true) = (&node.process, before, promises) {
+                    let (raft, links, local) = (process.node.raft(), &self.links, node.clock.local(self.now));
+                    process.leadership.may_change(&name, raft, entry, before, &next)?;
+                    let connected = |id: &MemberId| *id == node.id || links.has_peer(at, id);
+                    let long = node.tuning.evict_timeout.as_micros() as Micros;
+                    process
+                        .leadership
+                        .may_demote(&name, raft, entry, before, &next, connected, local, long)?;
                 }
                 if let Some(process) = &mut node.process {
                     process.leadership.changes(entry.index);

@@ -279,21 +279,39 @@ fn demoted_or_removed(membership: &Membership, id: &MemberId, remove: bool) -> M
     }
 }
 
-/// The change for a member that leaves in good order. Absent voters are demoted first, so that the last member can
-/// still write.
+/// The change for a member that leaves in good order: its vote is withdrawn if the others can go on without it. Voters
+/// that have been absent for long are demoted for that; one that may be back in a moment keeps its vote, since it may
+/// hold the only other copy of a commit.
 fn departure(ctx: &Context, membership: &Membership) -> Option<(Membership, String)> {
-    let leaver = ctx.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?;
+    let leaver = &ctx.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?.hello;
     if membership.voters().count() == 1 {
         return None;
     }
-    let alive = |id: &MemberId| *id == ctx.me.id || ctx.peers.contains_key(id);
-    if let Some(dead) = membership.voters().find(|id| !alive(id)) {
-        let name = ctx.name_of(&dead);
-        let why = format!("{name} is not connected and {} leaves: {name} votes no more", leaver.hello.name);
-        return Some((demoted_or_removed(membership, &dead, false), why));
+    if others_are_majority(ctx, &leaver.id) {
+        let why = format!("{} leaves the voters", leaver.name);
+        return Some((demoted_or_removed(membership, &leaver.id, false), why));
     }
-    let why = format!("{} leaves the voters", leaver.hello.name);
-    Some((demoted_or_removed(membership, &leaver.hello.id, false), why))
+    let dead = membership.voters().find(|id| is_long_gone(ctx, id))?;
+    let name = ctx.name_of(&dead);
+    let why = format!(
+        "{name} has been gone for more than {} s and {} leaves: {name} votes no more until it is back",
+        ctx.tuning.evict_timeout.as_secs(),
+        leaver.name
+    );
+    Some((demoted_or_removed(membership, &dead, false), why))
+}
+
+/// Whether the connected voters are a majority of the voters once `leaver` votes no more.
+fn others_are_majority(ctx: &Context, leaver: &MemberId) -> bool {
+    let membership = ctx.raft.membership();
+    let others = || membership.voters().filter(|id| id != leaver);
+    let connected = others().filter(|id| ctx.gone_since(id).is_none()).count();
+    connected > others().count() / 2
+}
+
+/// Whether the leader withdraws this member's vote when it leaves, as far as this member knows.
+pub(in crate::member) fn gives_up_vote(ctx: &Context) -> bool {
+    others_are_majority(ctx, &ctx.me.id) || ctx.raft.membership().voters().any(|id| is_long_gone(ctx, &id))
 }
 
 /// Promotes a learner that wants to vote, has the state and is near the end of the log, unless it may be a second

@@ -1,5 +1,6 @@
 use crate::api::{LocalState, SubmitOutcome, Tuning};
 use crate::member::harness::Lab;
+use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::Command;
 use lockstep_core::policy::PolicyKind;
 use std::time::Duration;
@@ -59,6 +60,74 @@ fn frozen_voter_is_evicted_only_after_disconnect() {
     lab.run(6_000_000);
     assert_eq!(lab.voters(0).len(), 4);
     assert!(writes(&mut lab, 3));
+}
+
+/// The member is stopped in good order.
+fn stop(lab: &mut Lab, at: usize) {
+    lab.nodes[at].member.disconnect();
+    lab.until("it has left", 2_000_000, |lab| lab.nodes[at].member.ctx.connection == ConnectionState::Idle);
+    lab.cut(at, true);
+    lab.run(100_000);
+}
+
+#[test]
+fn leave_while_a_voter_is_away_keeps_all_votes() {
+    let mut lab = lab(3);
+    lab.cut(2, true);
+    lab.run(1_000_000);
+    assert!(writes(&mut lab, 0));
+    stop(&mut lab, 1);
+    assert_eq!(lab.voters(0).len(), 3);
+    assert!(lab.logged("this member keeps its vote while it is away"), "{:?}", lab.lines);
+    assert!(lab.logged("writes wait until enough of these members are back: n2, n3"), "{:?}", lab.lines);
+    let write = lab.write(0);
+    lab.run(20_000_000);
+    let acknowledged = matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_)));
+    assert!(!acknowledged, "one disk of three is no majority");
+    // Either of the two is enough.
+    lab.cut(2, false);
+    lab.until("one of them leads", 10_000_000, |lab| lab.leader(0).is_some());
+    lab.run(1_000_000);
+    assert!(writes(&mut lab, 0));
+    assert_eq!(lab.voters(0).len(), 3);
+}
+
+#[test]
+fn leave_of_leader_while_a_voter_is_away_keeps_all_votes() {
+    let mut lab = lab(3);
+    lab.cut(2, true);
+    lab.run(1_000_000);
+    stop(&mut lab, 0);
+    assert_eq!(lab.voters(1).len(), 3);
+    lab.run(10_000_000);
+    assert!(!writes(&mut lab, 1));
+    lab.cut(2, false);
+    lab.until("another leads", 10_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
+    lab.run(1_000_000);
+    assert!(writes(&mut lab, 1));
+}
+
+#[test]
+fn leave_demotes_voter_that_was_away_for_long() {
+    let mut lab = lab(3);
+    lab.cut(2, true);
+    lab.run(6_000_000);
+    assert_eq!(lab.voters(0).len(), 3);
+    lab.nodes[1].member.disconnect();
+    lab.until("n1 votes alone", 2_000_000, |lab| lab.voters(0) == ["n1"]);
+    assert!(
+        lab.logged("n3 has been gone for more than 5 s and n2 leaves: n3 votes no more until it is back")
+    );
+    assert!(writes(&mut lab, 0));
+}
+
+#[test]
+fn members_stopped_in_turn_leave_one_voter() {
+    let mut lab = lab(3);
+    stop(&mut lab, 0);
+    stop(&mut lab, 2);
+    assert_eq!(lab.voters(1), ["n2"]);
+    assert!(writes(&mut lab, 1));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! An orderly leave: first the acknowledged transactions go to a majority, then leadership, the vote and the
-//! connections are given up.
+//! connections are given up. If the connected voters could not go on without the vote, the member keeps it: then writes
+//! wait, and no commit relies on fewer disks than before.
 //!
 //! Each step is bounded, or a stop could hang. The bounds differ. If the others are slow to take the vote, a few
 //! election timeouts suffice: they elect a leader without this member and demote it. But a leader under a weak policy
@@ -10,6 +11,7 @@ use crate::api::Level;
 use crate::member::context::Context;
 use crate::member::facts::Standing;
 use crate::member::leadership::{Candidate, best_successor};
+use crate::member::membership::leader_tasks::gives_up_vote;
 use lockstep_core::Micros;
 
 /// How long acknowledged but uncommitted transactions delay a leave; the front end waits longer than this for it.
@@ -92,11 +94,14 @@ impl Leave {
         let votes = membership.is_voter(&ctx.me.id);
         // During an election there is no leader: wait, so as not to leave without giving up the vote.
         if votes && other_voters && !expired && !cut_off {
-            if !ctx.raft.is_leader() {
-                return false;
-            }
             let stays = |c: &Candidate| c.view_uuid.is_some() && !c.leaving;
-            if let Some(successor) = best_successor(&ctx.candidates(), stays) {
+            if !ctx.raft.is_leader() {
+                // The leader may be connected with voters that this member does not reach.
+                let leader_decides = now.saturating_sub(leave.began) <= ctx.raft.election_timeout();
+                if leader_decides || gives_up_vote(ctx) {
+                    return false;
+                }
+            } else if let Some(successor) = best_successor(&ctx.candidates(), stays) {
                 let _ = ctx.raft.transfer_leadership(now, successor);
                 return false;
             }
@@ -116,6 +121,16 @@ impl Leave {
                     "this member leaves with {ahead} acknowledged transactions that are not on the disks of a \
                      majority: if the others go on without them, this member writes them to lockstep.rescue.*.log \
                      when it is back"
+                ),
+            );
+        }
+        let absent = ctx.absent_voters();
+        if votes && !absent.is_empty() && !gives_up_vote(ctx) {
+            ctx.log(
+                Level::Info,
+                format!(
+                    "this member keeps its vote while it is away, because not all voters are connected: without it and \
+                     {absent} there is no majority, and writes wait until enough of them are back"
                 ),
             );
         }

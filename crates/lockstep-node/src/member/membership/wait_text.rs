@@ -63,13 +63,9 @@ fn wait_text(ctx: &Context) -> String {
             _ => nobody_founded(ctx),
         };
     }
-    let missing: Vec<String> = membership
-        .voters()
-        .filter(|id| *id != ctx.me.id && !ctx.peers.contains_key(id))
-        .map(|id| ctx.name_of(&id))
-        .collect();
+    let missing = ctx.absent_voters();
     if !missing.is_empty() {
-        let text = format!("not connected: {}; a majority of the voters is needed", missing.join(", "));
+        let text = format!("not connected: {missing}; a majority of the voters is needed");
         return match back_without_their_logs(ctx) {
             Some(names) => format!(
                 "{text}. Connected, but back without the logs that they had: {names}. They cannot vote on what they \

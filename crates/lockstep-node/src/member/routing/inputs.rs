@@ -300,6 +300,14 @@ impl Member {
         let keep = |id: &MemberId| membership.get(id).is_some() || view.position(id).is_some();
         if let Some(peer) = self.ctx.peers.disconnect(self.ctx.now, &id, keep) {
             self.ctx.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
+            if peer.leaving() && membership.is_voter(&id) && self.ctx.cut_off() {
+                let (name, absent) = (&peer.hello.name, self.ctx.absent_voters());
+                let text = format!(
+                    "{name} was stopped and keeps its vote, because no majority would be left without it; writes wait \
+                     until enough of these members are back: {absent}"
+                );
+                self.ctx.log(Level::Info, text);
+            }
             self.ctx.raft.peer_down(self.ctx.now, id);
             self.recovery.transfers.donor_may_be_gone(self.ctx.now, id);
             self.schedule_leader_tasks();
