@@ -2,6 +2,7 @@ use crate::api::{LocalState, SubmitOutcome, Tuning};
 use crate::member::harness::Lab;
 use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::Command;
+use lockstep_core::Micros;
 use lockstep_core::policy::PolicyKind;
 use std::time::Duration;
 
@@ -226,4 +227,25 @@ fn switchover_to_joining_member_is_refused() {
     let answer = lab.answer(token);
     assert!(!answer.ok && answer.text.contains("n3 is Joining: its server waits for its data"), "{answer:?}");
     assert!(writes(&mut lab, 0));
+}
+
+/// How long a commit under `all` is not answered after the third member is lost.
+fn wait_for_lost_member(lose: impl Fn(&mut Lab)) -> Micros {
+    let mut lab = lab(3);
+    lab.set_policy(|policy| policy.kind = PolicyKind::All);
+    assert!(writes(&mut lab, 0));
+    lose(&mut lab);
+    let (began, write) = (lab.now, lab.write(0));
+    lab.until("it is answered", 10_000_000, |_| write.wait_for(Duration::ZERO).is_some());
+    lab.now - began
+}
+
+#[test]
+fn commit_under_all_waits_until_member_is_out_of_view() {
+    let disconnected = wait_for_lost_member(|lab| lab.cut(2, true));
+    assert!((250_000..300_000).contains(&disconnected), "{disconnected}");
+    let timeout = lab(3).nodes[0].member.ctx.raft.election_timeout();
+    let silent = wait_for_lost_member(|lab| lab.nodes[2].frozen = true);
+    // Counted from its last answer, which came with the last heartbeat.
+    assert!((5 * timeout - 100_000..5 * timeout + 100_000).contains(&silent), "{silent}, {timeout}");
 }
