@@ -25,7 +25,7 @@ const OUTPUT: &str = "lockstep.recovery.log";
 /// Why InnoDB's position is not known; one line each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NoPosition {
-    /// The database has no position, or InnoDB cannot recover it.
+    /// The database has no position, or InnoDB cannot recover it, or not in time.
     Unknown(String),
     /// The recovery run did not take place, or was ended. That says nothing about the database.
     NotRun(String),
@@ -93,7 +93,7 @@ fn run(
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|e| NoPosition::NotRun(format!("the server's recovery run cannot be started: {e}")))?;
+        .map_err(|e| not_started(&e))?;
     let mut said = began;
     loop {
         match child.try_wait() {
@@ -108,13 +108,23 @@ fn run(
         if began.elapsed() > TIMEOUT {
             end(&mut child);
             let text = format!("the server's recovery run took more than {} s", TIMEOUT.as_secs());
-            return Err(NoPosition::NotRun(text));
+            // The next run would not end either.
+            return Err(NoPosition::Unknown(text));
         }
         if said.elapsed() > SAY_EVERY {
             said = Instant::now();
             say(format!("a recovery run determines InnoDB's position ({} s)", began.elapsed().as_secs()));
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A program that was replaced or removed is not there at the next start either; memory may be.
+fn not_started(error: &io::Error) -> NoPosition {
+    let text = format!("the server's recovery run cannot be started: {error}");
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => NoPosition::Unknown(text),
+        _ => NoPosition::NotRun(text),
     }
 }
 
@@ -171,6 +181,13 @@ mod tests {
             assert_eq!(matches!(result, Err(NoPosition::NotRun(_))), killed, "{result:?}");
             assert_eq!(matches!(result, Err(NoPosition::Unknown(_))), !killed, "{result:?}");
         }
+    }
+
+    #[test]
+    fn missing_program_does_not_refuse_each_start() {
+        let of = |errno| not_started(&io::Error::from_raw_os_error(errno));
+        assert!(matches!(of(libc::ENOENT), NoPosition::Unknown(_)));
+        assert!(matches!(of(libc::ENOMEM), NoPosition::NotRun(_)));
     }
 
     #[test]
