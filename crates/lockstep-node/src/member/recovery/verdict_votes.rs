@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 const REPEAT_INTERVAL: Micros = 200_000;
 /// After this long, the leader decides without the members that lag: it cannot forget keys before.
 const TIMEOUT: Micros = 2_000_000;
-/// The same, if a member is known to have other verdicts.
+/// The same, if a member is known to have other verdicts, or if no member has answered: then the leader may be the odd one.
 const TIMEOUT_IN_DISPUTE: Micros = 10_000_000;
 
 /// A vote under way on the leader.
@@ -162,7 +162,8 @@ impl VerdictVotes {
 /// The winning verdicts, with success for the leader's own; `None` while the silent members may change the result.
 fn outcome(own: u64, others: &[u64], silent: usize, waited: Micros) -> Option<Opinion> {
     let disputed = others.iter().any(|hash| *hash != own);
-    let timeout = if disputed { TIMEOUT_IN_DISPUTE } else { TIMEOUT };
+    let nobody_answered = others.is_empty() && silent >= 2;
+    let timeout = if disputed || nobody_answered { TIMEOUT_IN_DISPUTE } else { TIMEOUT };
     let missing = if waited >= timeout { 0 } else { silent };
     let opinion = |hash: &u64| if *hash == own { SUCCESS } else { *hash };
     winner(others.iter().map(opinion).chain([SUCCESS]), missing, 0)

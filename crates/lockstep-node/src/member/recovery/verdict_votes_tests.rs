@@ -123,7 +123,9 @@ fn most_members_decide_and_lagging_ones_are_not_awaited() {
         (&[5], 0, 0, Some(SUCCESS)),
         // Three.
         (&[], 2, 0, None),
-        (&[], 2, TIMEOUT, Some(SUCCESS)),
+        (&[], 2, TIMEOUT, None),
+        (&[], 2, TIMEOUT_IN_DISPUTE, Some(SUCCESS)),
+        (&[7], 3, TIMEOUT, Some(SUCCESS)),
         (&[7], 1, 0, Some(SUCCESS)),
         (&[5], 1, TIMEOUT, None),
         (&[5], 1, TIMEOUT_IN_DISPUTE, Some(SUCCESS)),
