@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the thread looks at the time.
+/// How often the thread looks at the time. A sleep counts as this long even if it was longer: while the whole process is
+/// stopped, it cannot be the disk that hangs.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// `ls-node` has this much longer to end the process itself.
 const GRACE: Micros = 3_000_000;
@@ -39,14 +40,15 @@ impl HungDisk {
             return;
         }
         let Some(end) = end.cloned() else { return };
-        let (due, origin) = (self.due.clone(), self.origin);
+        let (due, mut now) = (self.due.clone(), self.origin.elapsed());
         // Without a thread, `ls-node` alone ends the process.
         let _ = std::thread::Builder::new().name("ls-hung".into()).spawn(move || {
             loop {
                 std::thread::sleep(CHECK_EVERY);
+                now += CHECK_EVERY;
                 match due.load(Ordering::Acquire) {
                     NEVER => return,
-                    due if origin.elapsed().as_micros() as Micros >= due => break,
+                    due if now.as_micros() as Micros >= due => break,
                     _ => {}
                 }
             }

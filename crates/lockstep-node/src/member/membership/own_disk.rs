@@ -2,7 +2,7 @@
 //!
 //! A hung disk gives no error. Until its writes end, no commit of this member's clients returns. After
 //! `leader.disk_timeout` the member is Desynced, so that proxies send it no more clients. If the others go on without its
-//! disk, it leaves after three times as long, its clients are told that their commits are in doubt, and its process ends. If
+//! disk (they commit entries that it lacks), it leaves after three times as long, its clients are told that their commits are in doubt, and its process ends. If
 //! they do not go on, because no majority of the disks works, it is non-Primary: its end would help nobody.
 
 use lockstep_core::Micros;
@@ -31,7 +31,7 @@ pub(in crate::member) struct OwnDisk {
 
 impl OwnDisk {
     /// In each round. `stands_still_for`: how long the disk has finished no write. `goes_on`: this member is in a primary
-    /// component, whose majority works without this disk.
+    /// component, whose majority has committed entries without this disk.
     pub(in crate::member) fn step(
         &mut self,
         now: Micros,
@@ -114,6 +114,7 @@ mod tests {
         assert_eq!(state(&lab, 2), LocalState::Error);
         assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Unknown)));
         assert!(!lab.linked(0, 2) && !lab.linked(1, 2), "the others are rid of it");
+        assert!(lab.nodes[2].member.hung_disk_ends_by().is_some(), "it ends even if a line of the log hangs");
         lab.run(1_500_000);
         let end = lab.nodes[2].member.server_must_end();
         assert!(matches!(end, Some((crate::api::ServerEnd::DiskHangs, _))), "{end:?}");
@@ -121,6 +122,25 @@ mod tests {
         let write = lab.write(1);
         lab.run(200_000);
         assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
+    }
+
+    /// Under `async` a leader reports commits that no disk has. A hung follower's end would help nobody while nothing is
+    /// committed.
+    #[test]
+    fn member_with_hung_disk_stays_while_nothing_is_committed_without_it() {
+        use lockstep_core::policy::{Policy, PolicyKind};
+        let policy = Policy { kind: PolicyKind::Async, ..Policy::default() };
+        let mut lab = Lab::new(3, &Tuning { policy, ..tuning() });
+        lab.run(1_000_000);
+        lab.cut(1, true);
+        lab.run(1_000_000);
+        lab.nodes[2].disk_hangs = true;
+        drop(lab.write(0));
+        lab.run(20_000_000);
+        assert_ne!(state(&lab, 2), LocalState::Error);
+        lab.nodes[2].disk_hangs = false;
+        lab.run(4_000_000);
+        assert_eq!(state(&lab, 2), LocalState::Synced);
     }
 
     #[test]

@@ -44,6 +44,14 @@ impl Ending {
         self.plan(now + END_DELAY, ServerEnd::DiskHangs, text);
     }
 
+    /// When the process ends because its disk hangs, if that is planned.
+    pub(in crate::member) fn hung_disk_ends_by(&self) -> Option<Micros> {
+        self.planned
+            .as_ref()
+            .filter(|planned| planned.why == ServerEnd::DiskHangs)
+            .map(|planned| planned.until)
+    }
+
     /// This member gives up its log for a branch. A server that is starting has no pending answers, and must end for this
     /// reason before another failure is reported.
     pub(in crate::member) fn gives_way(&mut self, now: Micros, starts: bool, text: &str) {

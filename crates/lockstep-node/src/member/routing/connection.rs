@@ -339,7 +339,8 @@ impl Member {
     pub(in crate::member) fn own_disk_step(&mut self) {
         let stands_still_for = self.ctx.raft.disk_stands_still_for();
         let timeout = self.ctx.tuning.disk_timeout.as_micros() as Micros;
-        let goes_on = self.ctx.connection.is_primary() && self.ctx.raft.leader().is_some();
+        // Only commits without this disk show that the others go on without it, under each policy.
+        let goes_on = self.ctx.connection.is_primary() && self.ctx.raft.commit() > self.ctx.raft.persisted();
         let change = self.roster.own_disk.step(self.ctx.now, stands_still_for, timeout, goes_on);
         let seconds = stands_still_for / 1_000_000;
         match change {
@@ -380,7 +381,7 @@ impl Member {
 
     /// When this member leaves because its disk hangs, if nothing changes.
     pub(crate) fn hung_disk_ends_by(&self) -> Option<Micros> {
-        self.roster.own_disk.ends_by()
+        self.recovery.ending.hung_disk_ends_by().or(self.roster.own_disk.ends_by())
     }
 
     /// Shows the members that are present without a majority, whenever they change.
