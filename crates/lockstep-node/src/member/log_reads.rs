@@ -9,6 +9,8 @@ use lockstep_core::Micros;
 const FIRST_PAUSE: Micros = 100_000;
 /// A read is given up after this many repetitions: 6.3 s of pauses.
 const REPETITIONS: u32 = 6;
+/// The pause before the repetition that may follow: leadership can move meanwhile.
+const LAST_PAUSE: Micros = 5_000_000;
 
 /// The decision after a failed read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +28,8 @@ struct Failed {
     times: u32,
     /// When to repeat it; `None` while it is being read.
     again_at: Option<Micros>,
+    /// It was to be given up once, and is tried for the last time.
+    is_last: bool,
 }
 
 /// See the module's documentation.
@@ -55,8 +59,19 @@ impl LogReads {
         }
         self.succeeded(&request);
         let again_at = Some(now + (FIRST_PAUSE << (times - 1)));
-        self.failed.push(Failed { request, times, again_at });
+        self.failed.push(Failed { request, times, again_at, is_last: false });
         AfterFailure::Repeat { first: times == 1 }
+    }
+
+    /// Repeats a read that would be given up, once. Returns whether it was not repeated like this before.
+    pub(in crate::member) fn try_once_more(&mut self, now: Micros, request: ReadRequest) -> bool {
+        let was_last = self.failed.iter().any(|failed| failed.request.whom == request.whom && failed.is_last);
+        self.succeeded(&request);
+        if !was_last {
+            let again_at = Some(now + LAST_PAUSE);
+            self.failed.push(Failed { request, times: REPETITIONS, again_at, is_last: true });
+        }
+        !was_last
     }
 
     /// The reads to repeat now.

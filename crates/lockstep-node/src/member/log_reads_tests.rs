@@ -105,17 +105,46 @@ fn unreadable_log_ends_the_server_and_keeps_its_data() {
     }
 }
 
+#[test]
+fn read_to_be_given_up_is_tried_once_more_at_most() {
+    let mut reads = LogReads::default();
+    let wanted = request(ReadFor::Peer(MemberId::NIL));
+    assert_eq!(reads.failed(0, wanted, &failure(true)), AfterFailure::GiveUp);
+    assert!(reads.try_once_more(0, wanted));
+    assert_eq!(reads.take_due(LAST_PAUSE).collect::<Vec<_>>(), [wanted]);
+    assert_eq!(reads.failed(LAST_PAUSE, wanted, &failure(false)), AfterFailure::GiveUp);
+    assert!(!reads.try_once_more(LAST_PAUSE, wanted));
+    assert_eq!(reads.deadline(), Micros::MAX);
+}
+
 /// The leader's failed read once looked like a log that begins later, so that the peer's log was replaced.
 #[test]
-fn peer_of_a_leader_with_unreadable_log_keeps_its_log() {
+fn leader_that_cannot_read_for_peer_hands_over_leadership() {
+    for damaged in [false, true] {
+        let mut lab = lab_with_old_entries(Some(2));
+        let first = |lab: &Lab| lab.nodes[2].member.ctx.raft.first_index();
+        let before = first(&lab);
+        lab.nodes[0].disk.read_failure = Some(failure(damaged));
+        lab.cut(2, false);
+        lab.until("n2 brings n3 up to date", 15_000_000, |lab| lab.nodes[2].applied.len() == 30);
+        assert!(lab.logged("the log cannot be read for n3, so another member is to lead"));
+        assert!(lab.nodes[1].member.ctx.raft.is_leader());
+        assert_eq!(first(&lab), before);
+        assert_eq!(lab.failed, []);
+        assert_eq!(ends(&mut lab, 0), None);
+    }
+}
+
+#[test]
+fn leader_without_successor_that_cannot_read_for_peer_goes_on() {
     let mut lab = lab_with_old_entries(Some(2));
-    let first = |lab: &Lab| lab.nodes[2].member.ctx.raft.first_index();
-    let before = first(&lab);
-    lab.nodes[0].disk.read_failure = Some(failure(false));
+    lab.nodes[0].disk.read_failure = Some(failure(true));
+    lab.nodes[1].member.disconnect();
+    lab.run(5_000_000);
     lab.cut(2, false);
-    lab.until("n1 fails", 15_000_000, |lab| lab.nodes[0].member.failure().is_some());
-    lab.until("n2 brings n3 up to date", 15_000_000, |lab| lab.nodes[2].applied.len() == 30);
-    assert_eq!(first(&lab), before);
-    assert_eq!(lab.failed, []);
-    assert_eq!(ends(&mut lab, 0), Some(ServerEnd::LogFailed));
+    lab.until("n3 needs a state transfer", 30_000_000, |lab| {
+        lab.lines.iter().any(|(_, line)| line.contains("for n3, so it needs a state transfer"))
+    });
+    assert_eq!(ends(&mut lab, 0), None);
+    assert!(lab.nodes[0].member.failure().is_none());
 }

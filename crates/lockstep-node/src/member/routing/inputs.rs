@@ -6,6 +6,7 @@ use crate::member::Member;
 use crate::member::admin::operator::{Operator, Others};
 use crate::member::admin::{commits, policy, wait_report};
 use crate::member::context::Context;
+use crate::member::leadership::{Candidate, best_successor};
 use crate::member::log_reads::AfterFailure;
 use crate::member::membership::admission::Admission;
 use crate::member::membership::branch::{self, Meeting};
@@ -303,8 +304,8 @@ impl Member {
             if peer.leaving() && membership.is_voter(&id) && self.ctx.cut_off() {
                 let (name, absent) = (&peer.hello.name, self.ctx.absent_voters());
                 let text = format!(
-                    "{name} was stopped and keeps its vote, because no majority would be left without it; writes wait \
-                     until enough of these members are back: {absent}"
+                    "{name} was stopped and keeps its vote; writes wait until enough of these members are back: \
+                     {absent}"
                 );
                 self.ctx.log(Level::Info, text);
             }
@@ -567,11 +568,36 @@ impl Member {
                     self.ctx.log(Level::Warn, text);
                 }
             }
-            AfterFailure::GiveUp => {
-                let text = format!("the log cannot be read: {}", failure.text);
-                self.fail(&text);
-                self.recovery.ending.log_unreadable(self.ctx.now, &text);
-            }
+            AfterFailure::GiveUp => match request.whom {
+                ReadFor::Peer(id) => self.give_up_read_for_peer(request, id, failure),
+                ReadFor::Deliverer => {
+                    let text = format!("the log cannot be read: {}", failure.text);
+                    self.fail(&text);
+                    self.recovery.ending.log_unreadable(self.ctx.now, &text);
+                }
+            },
+        }
+    }
+
+    /// This member goes on, because its own server does not need these entries. Another leader can send them; without one,
+    /// the peer takes a state transfer.
+    fn give_up_read_for_peer(&mut self, request: ReadRequest, id: MemberId, failure: &ReadFailure) {
+        let stays = |c: &Candidate| c.view_uuid.is_some() && !c.leaving && c.id != id;
+        let successor = best_successor(&self.ctx.candidates(), stays).filter(|_| self.ctx.raft.is_leader());
+        let hands_over = successor.is_some_and(|successor| {
+            self.log_reads.try_once_more(self.ctx.now, request)
+                && self.ctx.raft.transfer_leadership(self.ctx.now, successor).is_ok()
+        });
+        let what = if hands_over { "another member is to lead" } else { "it needs a state transfer" };
+        let text = format!(
+            "the log cannot be read for {}, so {what}: {}. Restart this server: its start checks the whole log",
+            self.ctx.name_of(&id),
+            failure.text
+        );
+        self.ctx.log(Level::Error, text);
+        if !hands_over {
+            self.log_reads.succeeded(&request);
+            self.ctx.raft.fetched(self.ctx.now, id, request.from, Vec::new());
         }
     }
 
