@@ -22,6 +22,8 @@ const LEARNER_RETENTION: Micros = 12;
 
 /// The leader runs its tasks when something has changed, and at least this often; refused changes are retried then.
 const PERIOD: Micros = 25_000;
+/// A disk that has finished no write for this long does not count as working when a vote is withdrawn.
+const DISK_STANDS_STILL: Micros = 1_000_000;
 /// The leader writes a trim mark at least this often, if anything can be forgotten.
 const TRIM_PERIOD: Micros = 1_000_000;
 /// It also writes one after this many seqnos.
@@ -301,12 +303,14 @@ fn departure(ctx: &Context, membership: &Membership) -> Option<(Membership, Stri
     Some((demoted_or_removed(membership, &dead, false), why))
 }
 
-/// Whether the connected voters are a majority of the voters once `leaver` votes no more.
+/// Whether the voters that answer, and whose disks work, are a majority of the voters once `leaver` votes no more. Only
+/// the leader knows of the others' disks.
 fn others_are_majority(ctx: &Context, leaver: &MemberId) -> bool {
     let membership = ctx.raft.membership();
     let others = || membership.voters().filter(|id| id != leaver);
-    let connected = others().filter(|id| ctx.gone_since(id).is_none()).count();
-    connected > others().count() / 2
+    let answers = |id: &MemberId| *id == ctx.me.id || ctx.responds(id);
+    let works = |id: &MemberId| ctx.raft.disk_of_stands_still_for(id) < DISK_STANDS_STILL;
+    others().filter(|id| answers(id) && works(id)).count() > others().count() / 2
 }
 
 /// Whether the leader withdraws this member's vote when it leaves, as far as this member knows.

@@ -124,13 +124,13 @@ impl Leave {
                 ),
             );
         }
-        let absent = ctx.absent_voters();
-        if votes && !absent.is_empty() && !gives_up_vote(ctx) {
+        let voters: Vec<String> = ctx.raft.membership().voters().map(|id| ctx.name_of(&id)).collect();
+        if votes && voters.len() > 1 {
             ctx.log(
                 Level::Info,
                 format!(
-                    "this member keeps its vote while it is away, because not all voters are connected: without it and \
-                     {absent} there is no majority, and writes wait until enough of them are back"
+                    "this member keeps its vote while it is away: a commit needs a majority of {}",
+                    voters.join(", ")
                 ),
             );
         }
