@@ -7,7 +7,7 @@ use lockstep_core::members::{Membership, View};
 use lockstep_core::policy::Policy;
 use lockstep_core::raft::WriteOp;
 use lockstep_core::snapshot::StateSnapshot;
-use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, Term};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, Term, Uuid};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -75,6 +75,10 @@ impl LogCopy {
         self.mirror.push(mark);
         let writes = matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder);
         self.seqnos.push_back((entry.seqno, writes));
+        // The log of a new member may begin with the cluster's first entry, and not with a state.
+        if self.rules.is_empty() {
+            self.rules.push(Rules::of(&StateSnapshot::genesis(Uuid::NIL, 0, Membership::default())));
+        }
         self.rules.extend(self.rules.last().and_then(|last| last.changed_by(entry)));
     }
 
@@ -248,4 +252,24 @@ fn same(found: &Mirror, expected: &Mirror) -> bool {
     found.last() == expected.last()
         && found.last_term() == expected.last_term()
         && (first + 1..=found.last()).rev().all(|index| found.get(index) == expected.get(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_core::codec::Writer;
+    use lockstep_core::{EntryHeader, ProposalId};
+
+    /// The checks once knew no view of a leader whose log began like this, so that it seemed to wait for members that had
+    /// left.
+    #[test]
+    fn log_that_begins_with_first_entry_has_rules() {
+        let mut w = Writer::new();
+        View { number: 1, members: Vec::new() }.encode(&mut w);
+        let proposal = ProposalId::default();
+        let header = EntryHeader { index: 1, term: 1, kind: EntryKind::View, seqno: 1, proposal, time: 0 };
+        let mut log = LogCopy::default();
+        log.push(&Entry::new(header, &w.into_bytes()), Mark { term: 1, hash: 1 });
+        assert_eq!(log.rules(0).1.map(|rules| rules.after).collect::<Vec<_>>(), [0, 1]);
+    }
 }
