@@ -32,7 +32,7 @@ use crate::writers::Writers;
 use bytes::Bytes;
 use connections::Links;
 use faults::{AroundWeights, End};
-use lockstep_core::{Gtid, Micros, Uuid};
+use lockstep_core::{Gtid, Micros, Seqno, Uuid};
 use lockstep_log::MemDisk;
 use lockstep_node::{Hello, Tuning};
 use std::time::Duration;
@@ -121,6 +121,8 @@ pub(crate) struct World {
     trouble: bool,
     healed_at: Micros,
     answers_at_heal: u64,
+    /// What all databases together have applied, and when that last changed.
+    finished_since_heal: (Seqno, Micros),
     /// There has been a leader since.
     led_since_heal: bool,
     done: bool,
@@ -234,6 +236,7 @@ impl World {
             trouble: false,
             healed_at: 0,
             answers_at_heal: 0,
+            finished_since_heal: (0, 0),
             led_since_heal: false,
             done: false,
             rng,

@@ -10,8 +10,10 @@ use lockstep_core::policy::Policy;
 use lockstep_core::{MemberId, Micros};
 use lockstep_node::LocalState;
 
-/// After the faults end, all members must be well within this time.
+/// After the faults end, or after the last database has caught up, all members must be well within this time.
 const HEALING: Micros = 90 * SECOND;
+/// A database with thousands of entries to apply may take longer, while it applies them.
+const CATCHING_UP: Micros = 180 * SECOND;
 
 impl World {
     /// All faults end.
@@ -147,6 +149,16 @@ impl World {
         Ok(rescued)
     }
 
+    /// When the faults ended, or when a database last applied something since.
+    fn last_progress(&mut self) -> Micros {
+        let present = self.nodes.iter().filter(|node| node.fate == Fate::In);
+        let finished = present.map(|node| node.server.finished).sum();
+        if self.finished_since_heal.0 != finished {
+            self.finished_since_heal = (finished, self.now);
+        }
+        self.finished_since_heal.1.clamp(self.healed_at, self.healed_at + CATCHING_UP)
+    }
+
     pub(crate) fn calm(&mut self) -> Check {
         let missing = self.missing();
         if missing.is_some() && self.all_wait_for_data() && !self.rescued()?.is_empty() {
@@ -159,7 +171,7 @@ impl World {
         }
         if let Some(missing) = missing {
             hold!(
-                self.now < self.healed_at + HEALING,
+                self.now < self.last_progress() + HEALING,
                 "progress returns when faults end",
                 "{} s after the last fault: {missing}",
                 (self.now - self.healed_at) / SECOND
