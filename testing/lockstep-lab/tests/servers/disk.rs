@@ -1,4 +1,4 @@
-//! A disk that fills up under a member's log.
+//! A disk that fills up, or hangs, under a member's log.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::Cluster;
-use lockstep_local::Client;
+use lockstep_local::{Client, LocalError};
 
 use crate::fixture::{Kind, Test, alone, eventually, kind, same, session, spec};
 use crate::rejoin::{mark, others_see, unmark};
@@ -45,6 +45,128 @@ impl Drop for Tmpfs {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
+}
+
+/// A file system of its own, in a file, that can be frozen: its writes and syncs then hang, without an error.
+struct Freezable(PathBuf);
+
+impl Freezable {
+    /// `None` where this user may not mount.
+    fn new(path: &Path) -> Option<Freezable> {
+        std::fs::create_dir_all(path).ok()?;
+        let image = path.with_extension("ext4");
+        std::fs::File::create(&image).and_then(|file| file.set_len(200 << 20)).ok()?;
+        let run = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
+        let made = run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))
+            && run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(path))
+            && run(Command::new("chmod").arg("0777").arg(path));
+        made.then(|| Freezable(path.to_owned()))
+    }
+
+    fn freeze(&self, freeze: bool) {
+        let flag = if freeze { "-f" } else { "-u" };
+        let status = Command::new("fsfreeze").arg(flag).arg(&self.0).status();
+        assert!(status.is_ok_and(|status| status.success()), "fsfreeze {flag}");
+    }
+}
+
+impl Drop for Freezable {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("-u").arg(&self.0).output();
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Three members; the log of the third is on the returned file system, and a disk hangs after a second.
+fn on_freezable_disk() -> Result<Option<(Cluster, Freezable)>, LocalError> {
+    let mut cluster = Cluster::prepare(&spec())?;
+    let path = cluster.bench().dir().join("freezes");
+    let Some(disk) = Freezable::new(&path) else {
+        eprintln!("NOT TESTED: this user may not mount a file system");
+        return Ok(None);
+    };
+    for server in &mut cluster.servers {
+        server.wsrep_mut()?.provider_options.push(("leader.disk_timeout".into(), "1s".into()));
+    }
+    let options = &mut cluster.servers[2].wsrep_mut()?.provider_options;
+    options.push(("log.dir".into(), path.display().to_string()));
+    cluster.bootstrap()?;
+    cluster.servers[0].query("CREATE DATABASE IF NOT EXISTS test")?;
+    session(&cluster, 0)?.query("CREATE TABLE t (id INT PRIMARY KEY)")?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?;
+    Ok(Some((cluster, disk)))
+}
+
+/// A commit on this server, by a thread of its own: whether it returned OK, once it returns.
+fn commit_apart(socket: PathBuf, id: u32) -> std::thread::JoinHandle<bool> {
+    std::thread::spawn(move || {
+        let client = Client::connect(&socket, "root", Duration::from_secs(60));
+        client.is_ok_and(|mut client| client.query(&format!("INSERT INTO test.t VALUES ({id})")).is_ok())
+    })
+}
+
+#[test]
+fn member_with_hung_disk_ends_and_returns() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(()); // it syncs no log
+    }
+    let _alone = alone();
+    let Some((mut cluster, disk)) = on_freezable_disk()? else { return Ok(()) };
+    disk.freeze(true);
+    let began = Instant::now();
+    let commit = commit_apart(cluster.servers[2].config.socket(), 1);
+    eventually("it is Desynced", || {
+        session(&cluster, 0)?.query("REPLACE INTO t VALUES (2)")?;
+        Ok(cluster.servers[2]
+            .wsrep_status()
+            .is_ok_and(|s| s["wsrep_local_state_comment"] == "Donor/Desynced"))
+    })?;
+    others_see(&cluster, &[2])?;
+    // The kernel keeps the process, and its client has an answer all the same.
+    eventually("the commit returns", || Ok(commit.is_finished()))?;
+    assert!(!commit.join().unwrap_or(true), "nobody knows whether it is committed");
+    println!("the client had its answer after {:.1} s", began.elapsed().as_secs_f64());
+    session(&cluster, 0)?.query("INSERT INTO t VALUES (3)")?;
+    std::thread::sleep(Duration::from_secs(2));
+    disk.freeze(false);
+    let ended = cluster.servers[2].wait_ended(Duration::from_secs(20))?;
+    assert!(cluster.servers[2].is_started_again(), "{ended}");
+    cluster.servers[2].start(&[])?;
+    cluster.wait_size(3)?;
+    cluster.same_everywhere("SELECT GROUP_CONCAT(id ORDER BY id) FROM test.t")?;
+    drop(cluster);
+    Ok(())
+}
+
+#[test]
+fn hung_majority_of_disks_is_non_primary_until_it_works() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(()); // it syncs no log
+    }
+    let _alone = alone();
+    let Some((mut cluster, disk)) = on_freezable_disk()? else { return Ok(()) };
+    // Killed: a member that stops in order gives up its vote.
+    cluster.servers[1].kill();
+    others_see(&cluster, &[1])?;
+    disk.freeze(true);
+    let commit = commit_apart(cluster.servers[0].config.socket(), 1);
+    eventually("it is non-Primary", || Ok(cluster.servers[0].wsrep_status()?["wsrep_ready"] == "OFF"))?;
+    eventually("the commit returns", || Ok(commit.is_finished()))?;
+    assert!(!commit.join().unwrap_or(true), "it cannot be committed");
+    let log = cluster.servers[0].log();
+    assert!(log.contains("no majority of the voters' disks works"), "{}", cluster.servers[0].log_tail(40));
+    disk.freeze(false);
+    for at in [0, 2] {
+        eventually("it is Synced again", || {
+            Ok(cluster.servers[at].wsrep_status()?["wsrep_local_state_comment"] == "Synced")
+        })?;
+    }
+    session(&cluster, 0)?.query("INSERT INTO t VALUES (2)")?;
+    cluster.servers[1].start(&[])?;
+    cluster.wait_size(3)?;
+    cluster.same_everywhere("SELECT GROUP_CONCAT(id ORDER BY id) FROM test.t")?;
+    drop(cluster);
+    Ok(())
 }
 
 /// Inserts on the server behind `socket` until `stop`; the longest time without a success, in ms.
