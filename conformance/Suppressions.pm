@@ -22,6 +22,8 @@ push @main::global_suppressions, (
     # "Unknown parameter 'gmcasts.segment'", "Set options returned 7"
     qr(WSREP: wsrep_provider_options are unchanged: unknown provider option 'gmcasts\.segment'),
     qr(WSREP: Set options returned 1),
+    # Galera founds a second history, or refuses the start
+    qr(WSREP: this start should found a new cluster \(--wsrep-new-cluster\), but this member),
     # "Requesting state transfer failed"
     qr(WSREP: the server could not prepare for a state transfer),
     # "Inconsistency detected: Inconsistent by consensus on"
