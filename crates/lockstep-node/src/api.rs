@@ -268,6 +268,8 @@ pub struct Tuning {
     pub lag_limit: u64,
     /// `apply.order`.
     pub apply_order: ApplyOrder,
+    /// `apply.pace`; zero: off.
+    pub apply_pace: Duration,
     /// `apply.paused`, `apply.delay`, `apply.until`.
     pub apply_hold: ApplyHold,
     /// Apply holds set at run time that override the configuration, as texts for people.
@@ -296,6 +298,7 @@ impl Default for Tuning {
             log_keep: Duration::from_secs(600),
             lag_limit: 10_000,
             apply_order: ApplyOrder::default(),
+            apply_pace: Duration::ZERO,
             apply_hold: ApplyHold::default(),
             apply_kept: Vec::new(),
             vote_policy: 0,

@@ -256,6 +256,7 @@ impl Member {
         self.policy_step();
         self.recovery.transfers.step(&mut self.ctx, own);
         self.dispatch_own();
+        self.delivery.pace.step(&mut self.ctx, own);
         self.health_step();
         self.leave_step();
         self.trim_log_step();
@@ -317,6 +318,7 @@ impl Member {
                 Output::Send { to, message } => self.ctx.out.send_raft(to, &message),
                 Output::Write(op) => {
                     self.compare_clocks(&op.entries);
+                    self.delivery.pace.written(&self.ctx, &op);
                     self.recovery.votes.follow(&op);
                     self.delivery.deliverer.follow(&op);
                     if op.truncate_from.is_some_and(|from| from < self.delivery.deliverer.next_index())

@@ -72,6 +72,14 @@ const OWN: &[(&str, &str, Own)] = &[
         "apply.delay: how old transactions are when this member's server gets them, at the least.",
         |s| Some(s.own.apply_delay_seconds),
     ),
+    (
+        "pace_limit",
+        "apply.pace: transactions of this member's clients that it submits in a second at most, while a server is behind.",
+        |s| s.own.pace_limit,
+    ),
+    ("paced_seconds_total", "How long this member has limited its clients' writes (apply.pace).", |s| {
+        Some(s.own.paced_seconds)
+    }),
     ("lag_bytes", "About how many bytes of this member's log its server has not finished.", |s| {
         own_row(s)?.lag_bytes.map(|n| n as f64)
     }),

@@ -158,6 +158,16 @@ pub struct OwnStatus {
     pub apply_kept: Vec<String>,
     /// `apply.delay`: the least age of an entry when the server gets it.
     pub apply_delay_seconds: f64,
+    /// `apply.pace`: how many transactions of this member's clients it submits in a second at most, now.
+    pub pace_limit: Option<f64>,
+    /// The members whose lag is the reason.
+    pub pace_for: Vec<String>,
+    /// For how long there has been a limit, in seconds, since the provider started.
+    pub paced_seconds: f64,
+    /// How often a limit began.
+    pub paced_times: u64,
+    /// How often this member's own lag began to be a reason.
+    pub paced_own_times: u64,
     /// The reason if the member has failed.
     pub failure: Option<String>,
     /// Without a primary component: the members or event that it waits for.
@@ -293,6 +303,7 @@ impl Member {
         let Policy { kind, acks, zone_acks, on_receive: _, timeout, max_at_risk } = committed.policy;
         let name_of = |id| membership.get(&id).map_or_else(String::new, |m| m.name.clone());
         let members = self.members_status();
+        let paced = self.delivery.pace.paced();
         let votes = |m: &&MemberStatus| m.role != "learner";
         let mut status = Status {
             time: seconds(self.wall()),
@@ -342,6 +353,11 @@ impl Member {
                 apply_held: self.is_held_indefinitely(),
                 apply_kept: self.ctx.tuning.apply_kept.clone(),
                 apply_delay_seconds: self.ctx.tuning.apply_hold.delay.as_secs_f64(),
+                pace_limit: paced.is_limited().then_some(paced.limit),
+                pace_for: paced.because_of.iter().map(|id| self.ctx.name_of(id)).collect(),
+                paced_seconds: seconds(paced.total),
+                paced_times: paced.times,
+                paced_own_times: paced.own_times,
                 failure: self.failure(),
                 waits_for: self.waits_for(),
                 version: env!("CARGO_PKG_VERSION").into(),

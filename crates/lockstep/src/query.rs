@@ -113,6 +113,7 @@ fn merge(mut answers: Vec<Status>) -> Option<ClusterStatus> {
     let mut status = answers.remove(best);
     let unsatisfiable = status.cluster.asks_too_much.clone();
     let own = unsatisfiable.into_iter().chain(rescue_note(&status)).chain(settings_note(&status));
+    let own = own.chain(pace_note(&status));
     let notes = own.chain(answers.iter().flat_map(|other| contradictions(&status, other)));
     let notes = notes.collect();
     let history = &status.cluster.uuid;
@@ -152,6 +153,16 @@ fn settings_note(status: &Status) -> Option<String> {
     })
 }
 
+/// A note about clients that are slowed down because a member lags.
+fn pace_note(status: &Status) -> Option<String> {
+    let OwnStatus { name, pace_limit, pace_for, .. } = &status.own;
+    let limit = pace_limit.as_ref()?;
+    let lagging = pace_for.join(" and ");
+    Some(format!(
+        "{name} limits its clients' writes to {limit:.0} a second, because of the lag of {lagging} (apply.pace)"
+    ))
+}
+
 /// Notes about another member: its problems, and facts that contradict the best informed member's.
 fn contradictions(best: &Status, other: &Status) -> Vec<String> {
     let name = &other.own.name;
@@ -179,6 +190,7 @@ fn contradictions(best: &Status, other: &Status) -> Vec<String> {
     }
     notes.extend(rescue_note(other));
     notes.extend(settings_note(other));
+    notes.extend(pace_note(other));
     notes
 }
 
@@ -253,6 +265,15 @@ mod tests {
             notes[0].starts_with("n2 has apply.paused=yes, apply.delay=1h: set while it ran"),
             "{notes:?}"
         );
+    }
+
+    #[test]
+    fn limited_writes_of_any_member_are_reported() {
+        let mut answers = vec![reported_by("n1"), reported_by("n2")];
+        answers[1].own.pace_limit = Some(1234.5);
+        answers[1].own.pace_for = vec!["n1".into()];
+        let note = "n2 limits its clients' writes to 1234 a second, because of the lag of n1 (apply.pace)";
+        assert_eq!(merge(answers).unwrap().notes, [note]);
     }
 
     #[test]

@@ -225,6 +225,53 @@ fn returning_member_is_counted_once(cluster: &mut Cluster) {
     count_once(cluster);
 }
 
+/// `apply.pace`: while a server lags, writes on all members take longer, and none fails. A desynced server slows none
+/// down.
+fn writers_wait_briefly_while_a_server_lags(cluster: &mut Cluster) {
+    cluster.tuning = "apply.pace=500ms".into();
+    cluster.start_all().unwrap();
+    let c = cluster.member(2);
+    let paced =
+        |at: usize| cluster.member(at).ask("stats", json!({})).unwrap()["flow_control_active"] == "true";
+    let write = |n: i64| {
+        let began = Instant::now();
+        cluster.member(0).put("s", &format!("t/{n}"), "x").unwrap();
+        began.elapsed()
+    };
+    assert!((0..100).map(write).min() < Some(Duration::from_millis(30)));
+    assert!(!paced(0));
+    c.call("pause", json!({})).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    let mut n = 100;
+    while !(paced(0) && paced(1) && paced(2)) {
+        assert!(Instant::now() < end, "there is no limit");
+        write(n);
+        n += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The server is known to apply nothing. The first transaction after a while does not wait, each later one does for as
+    // long as one may.
+    std::thread::sleep(Duration::from_secs(2));
+    let took: Vec<Duration> = (n..n + 5).map(write).collect();
+    assert!(took[1..].iter().all(|t| *t >= Duration::from_millis(50)), "{took:?}");
+    let stats = c.ask("stats", json!({})).unwrap();
+    assert_eq!(stats["flow_control_requested"], "true");
+    assert!(stats["flow_control_sent"].as_i64() >= Some(1), "{stats}");
+    let stats = cluster.member(0).ask("stats", json!({})).unwrap();
+    assert_eq!(stats["flow_control_requested"], "false");
+    assert!(stats["flow_control_recv"].as_i64() >= Some(1), "{stats}");
+    assert!(stats["flow_control_paused_ns"].as_i64() > Some(300_000_000), "{stats}");
+    c.call("desync", json!({})).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while paced(0) {
+        assert!(Instant::now() < end, "a desynced server slows writes down");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!((n + 5..n + 105).map(write).min() < Some(Duration::from_millis(30)));
+    c.call("resume", json!({})).unwrap();
+    c.call("resync", json!({})).unwrap();
+}
+
 /// Behaviour of Lockstep only: Galera's library delivers a view in queue order.
 mod lockstep {
     use crate::common::{Kind, run};
@@ -253,6 +300,12 @@ mod lockstep {
     fn pause_stops_before_left_out_seqnos() {
         let scenario = super::pause_stops_before_left_out_seqnos;
         run(Kind::Lockstep, "pause_stops_before_left_out_seqnos", 3, scenario);
+    }
+
+    #[test]
+    fn writers_wait_briefly_while_a_server_lags() {
+        let scenario = super::writers_wait_briefly_while_a_server_lags;
+        run(Kind::Lockstep, "writers_wait_briefly_while_a_server_lags", 3, scenario);
     }
 
     #[test]

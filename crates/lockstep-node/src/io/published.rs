@@ -17,6 +17,8 @@ pub(crate) struct RoundState {
     pub(crate) lost_after: Seqno,
     pub(crate) may_originate: bool,
     pub(crate) held_back: bool,
+    /// The time between two own submissions (`apply.pace`), ns.
+    pub(crate) pace: u64,
     pub(crate) policy: Policy,
 }
 
@@ -28,6 +30,7 @@ pub(crate) struct Published {
     lost_after: AtomicI64,
     may_originate: AtomicBool,
     held_back: AtomicBool,
+    pace: AtomicU64,
     policy: Mutex<Policy>,
     cert_keys: AtomicU64,
     cert_window: AtomicU64,
@@ -49,6 +52,7 @@ impl Published {
             lost_after: AtomicI64::new(Seqno::MAX),
             may_originate: AtomicBool::new(true),
             held_back: AtomicBool::new(false),
+            pace: AtomicU64::new(0),
             policy: Mutex::new(policy),
             cert_keys: AtomicU64::new(0),
             cert_window: AtomicU64::new(0),
@@ -66,6 +70,7 @@ impl Published {
         self.lost_after.store(round.lost_after, Ordering::Release);
         self.may_originate.store(round.may_originate, Ordering::Release);
         self.held_back.store(round.held_back, Ordering::Release);
+        self.pace.store(round.pace, Ordering::Relaxed);
         self.set_policy(round.policy);
         let state = round.state as u8;
         self.state.swap(state, Ordering::AcqRel) != state
@@ -134,6 +139,10 @@ impl Published {
 
     pub(crate) fn is_held_back(&self) -> bool {
         self.held_back.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn pace(&self) -> u64 {
+        self.pace.load(Ordering::Relaxed)
     }
 
     pub(crate) fn policy(&self) -> Policy {

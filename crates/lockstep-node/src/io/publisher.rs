@@ -26,6 +26,7 @@ impl Publisher {
             lost_after: member.lost_after(),
             may_originate: member.may_originate(),
             held_back: member.ctx.is_held_back(),
+            pace: member.delivery.pace.paced().interval_ns(),
             policy: member.ctx.raft.committed_state().policy,
         });
         if changed {

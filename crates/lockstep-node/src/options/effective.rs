@@ -9,6 +9,9 @@ use lockstep_net::TlsFiles;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The least bound of `apply.pace`.
+const PACE_MIN: Duration = Duration::from_millis(500);
+
 /// A line for the log about an option that was given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
@@ -284,6 +287,7 @@ impl Options {
                 "schema" => ApplyOrder::Schema,
                 _ => ApplyOrder::Writeset,
             },
+            apply_pace: self.time("apply.pace"),
             apply_hold: ApplyHold {
                 paused: self.bool("apply.paused"),
                 delay: self.time("apply.delay"),
@@ -422,6 +426,14 @@ impl Options {
                     "cluster.election_timeout = {} is less than three times net.heartbeat = {}: members would stand for election without need",
                     self.text("cluster.election_timeout"),
                     self.text("net.heartbeat")
+                ),
+            });
+        }
+        if !tuning.apply_pace.is_zero() && tuning.apply_pace < PACE_MIN {
+            return Err(OptionError::Combination {
+                text: format!(
+                    "apply.pace = {} is less than 500ms: members report every 0.2 s how far they are; 0 switches it off",
+                    self.text("apply.pace")
                 ),
             });
         }

@@ -80,7 +80,7 @@ fn galera_event_line_is_parsed() {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     assert!(shown.starts_with(
-        "apply.delay = 0s; apply.lag_limit = 10000; apply.order = writeset; apply.paused = no; apply.until = none; \
+        "apply.delay = 0s; apply.lag_limit = 10000; apply.order = writeset; apply.pace = 0s; apply.paused = no; apply.until = none; \
          async.max_at_risk = 10000; base_dir = .; base_port = 16001; "
     ));
     assert!(shown.ends_with("; status.address = ; "));
@@ -191,6 +191,10 @@ fn errors_are_one_line_each() {
         ),
     ] {
         assert_eq!(Options::parse(text).unwrap_err().to_string(), expected);
+    }
+    for (text, refused) in [("apply.pace=0", false), ("apply.pace=499ms", true), ("apply.pace=PT0.5S", false)]
+    {
+        assert_eq!(Options::parse(text).is_err(), refused, "{text}");
     }
     for text in ["pc.ignore_quorum=yes", "socket.ssl_password_file=/p", "gmcast.isolate=2"] {
         assert!(matches!(Options::parse(text), Err(OptionError::Refused { .. })), "{text}");

@@ -1,6 +1,6 @@
 //! Numbers for `SHOW STATUS`: atomics only, so that a query never waits for a lock.
 
-use lockstep_node::Ordered;
+use lockstep_node::{Ordered, OwnStatus};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -135,6 +135,28 @@ impl Latency {
     }
 }
 
+/// Since when `wsrep_flow_control_paused` counts: the node's times at the last `FLUSH STATUS`, in microseconds.
+#[derive(Default)]
+pub(crate) struct PacedSince {
+    uptime: AtomicU64,
+    paced: AtomicU64,
+}
+
+impl PacedSince {
+    /// The part of the time since then in which there was a limit (`apply.pace`).
+    pub(crate) fn share(&self, own: &OwnStatus) -> f64 {
+        let since = |seconds: f64, base: &AtomicU64| (seconds - base.load(Relaxed) as f64 / 1e6).max(0.0);
+        let passed = since(own.uptime_seconds, &self.uptime);
+        if passed > 0.0 { (since(own.paced_seconds, &self.paced) / passed).min(1.0) } else { 0.0 }
+    }
+
+    /// `FLUSH STATUS`.
+    pub(crate) fn reset(&self, own: &OwnStatus) {
+        self.uptime.store((own.uptime_seconds * 1e6) as u64, Relaxed);
+        self.paced.store((own.paced_seconds * 1e6) as u64, Relaxed);
+    }
+}
+
 /// All counters of the provider.
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -169,6 +191,7 @@ pub(crate) struct Counters {
     /// Sampled when an applier takes a delivery.
     pub(crate) recv_queue: Queue,
     pub(crate) latency: Latency,
+    pub(crate) paced: PacedSince,
     /// The server's `desync`s without `resync`.
     pub(crate) desyncs: AtomicU32,
 }
@@ -230,6 +253,19 @@ mod tests {
         assert_eq!((queue.now(), queue.min(), queue.max(), queue.mean()), (2, 0, 2, 1.0));
         queue.reset(queue.now());
         assert_eq!((queue.now(), queue.min(), queue.max(), queue.mean()), (2, 2, 2, 0.0));
+    }
+
+    #[test]
+    fn paced_share_counts_since_last_reset() {
+        let own = |uptime_seconds, paced_seconds| OwnStatus {
+            uptime_seconds,
+            paced_seconds,
+            ..OwnStatus::default()
+        };
+        let paced = PacedSince::default();
+        assert_eq!((paced.share(&own(0.0, 0.0)), paced.share(&own(100.0, 25.0))), (0.0, 0.25));
+        paced.reset(&own(100.0, 25.0));
+        assert_eq!((paced.share(&own(100.0, 25.0)), paced.share(&own(110.0, 30.0))), (0.0, 0.5));
     }
 
     #[test]

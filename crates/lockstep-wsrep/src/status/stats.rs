@@ -66,13 +66,13 @@ pub(crate) fn stats(provider: &Provider) -> Vec<(&'static str, Value)> {
         ("local_recv_queue_min", Int(c.recv_queue.min())),
         ("local_recv_queue_avg", Double(c.recv_queue.mean())),
         ("local_cached_downto", Int(status.log.first_seqno)),
-        // There is no flow control: a slow member does not pause the others.
-        ("flow_control_paused_ns", Int(0)),
-        ("flow_control_paused", Double(0.0)),
-        ("flow_control_sent", Int(0)),
-        ("flow_control_recv", Int(0)),
-        ("flow_control_active", yes(false)),
-        ("flow_control_requested", yes(false)),
+        // A slow member pauses nobody, but with apply.pace writers are slowed down.
+        ("flow_control_paused_ns", Int((status.own.paced_seconds * 1e9) as i64)),
+        ("flow_control_paused", Double(c.paced.share(&status.own))),
+        ("flow_control_sent", Int(status.own.paced_own_times as i64)),
+        ("flow_control_recv", Int(status.own.paced_times as i64)),
+        ("flow_control_active", yes(status.own.pace_limit.is_some())),
+        ("flow_control_requested", yes(status.own.pace_for.contains(&status.own.name))),
         ("cert_deps_distance", Double(ratio(c.deps_distance.get(), c.certified.get()))),
         ("apply_oooe", Double(ratio(c.applied_early.get(), c.applied.get()))),
         ("apply_oool", Double(ratio(out_of_order, finished_count))),
@@ -115,6 +115,9 @@ pub(crate) fn stats(provider: &Provider) -> Vec<(&'static str, Value)> {
 pub(crate) fn reset(cx: &Context) {
     let queued = cx.node().map_or(0, |node| node.queued()) as i64;
     cx.counters.reset(queued);
+    if let Some(node) = cx.node() {
+        cx.counters.paced.reset(&node.status().own);
+    }
     cx.sequence.reset_counts();
 }
 

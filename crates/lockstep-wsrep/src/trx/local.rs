@@ -3,6 +3,7 @@
 use crate::apply::vote;
 use crate::context::Context;
 use crate::sync::{Interrupt, Stop};
+use crate::trx::pace::Pacer;
 use crate::trx::rollbacks::Rollbacks;
 use crate::trx::state::{Place, Release, Slot, State, Turn};
 use crate::trx::submit::{self, NO_TRX, Sent};
@@ -16,9 +17,10 @@ use lockstep_node::core::writeset::{self, Meta};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Streaming transactions that end, beside the table in [`Context::trxs`].
+/// Streaming transactions that end, beside the table in [`Context::trxs`], and the pace of all.
 #[derive(Default)]
 pub(crate) struct LocalTransactions {
+    pacer: Pacer,
     rollbacks: Rollbacks,
     views: ViewAborts,
 }
@@ -57,7 +59,10 @@ impl LocalTransactions {
         let is_streaming = flags & FLAG_TRX_END == 0 || !trx.lock().is_first();
         submit::set_undefined(cx, meta, conn, trx.id);
         let status = match cx.may_write(Write::Rows) {
-            Ok(()) => certify_trx(cx, conn, trx, flags, meta, in_order),
+            Ok(()) => {
+                self.pacer.wait(cx, trx);
+                certify_trx(cx, conn, trx, flags, meta, in_order)
+            }
             Err(status) => trx.lock().not_ordered(status),
         };
         if status != Status::OK && is_streaming {

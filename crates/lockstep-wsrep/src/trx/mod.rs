@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod local;
+pub(crate) mod pace;
 pub(crate) mod rollbacks;
 pub(crate) mod state;
 pub(crate) mod submit;

@@ -7,6 +7,7 @@ pub(in crate::member) mod deliverer;
 pub(in crate::member) mod finished;
 pub(in crate::member) mod lag;
 pub(in crate::member) mod low_water_mark;
+pub(in crate::member) mod pace;
 pub(in crate::member) mod submissions;
 
 use crate::api::SubmitOutcome;
@@ -23,6 +24,7 @@ use deliverer::{Deliverer, Receivers};
 use lag::CatchUp;
 use lockstep_core::{EntryKind, Seqno, writeset};
 use low_water_mark::LowWaterMark;
+use pace::Pace;
 use submissions::Submissions;
 
 /// The components of delivery. Each keeps its fields to itself.
@@ -42,6 +44,8 @@ pub(crate) struct Delivery {
     pub(in crate::member) low_water_mark: LowWaterMark,
     /// The progress towards Synced.
     pub(in crate::member) catching_up: CatchUp,
+    /// The delay of this member's own transactions (`apply.pace`).
+    pub(crate) pace: Pace,
 }
 
 impl Delivery {

@@ -78,7 +78,8 @@ impl SyncState {
     }
 
     /// Marks the member Synced once caught up. Beyond the lag limit it is Desynced, so that proxies avoid it, until it
-    /// has caught up again.
+    /// has caught up again. With `apply.pace` a lag of less than twice that bound is within the limit: a Desynced member
+    /// slows no writers down.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, delivery: &mut Delivery, donating: bool) {
         let ConnectionState::Running { primary: true, synced } = ctx.connection else { return };
         let lag = ctx.lag_of(ctx.finished());
@@ -95,7 +96,7 @@ impl SyncState {
                 self.lagging = lag > 0;
             } else if was_lagging {
                 ctx.connection = ConnectionState::Running { primary: true, synced: false };
-            } else if lag > ctx.tuning.lag_limit as i64 {
+            } else if lag > ctx.tuning.lag_limit as i64 && !delivery.pace.contains_lag(ctx) {
                 self.lagging = true;
                 ctx.connection = ConnectionState::Running { primary: true, synced: false };
                 ctx.log(

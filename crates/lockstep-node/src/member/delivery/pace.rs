@@ -1,0 +1,251 @@
+//! Pacing (`apply.pace`): how many transactions of its own clients this member submits in a second while a server lags.
+//!
+//! Every member reports the last seqno that its server has finished ([`crate::wire::Health`]). This member knows when
+//! later seqnos arrived in its own log. From that it computes, with its own clock only, how fast each server is and how
+//! long an entry that arrives now has to wait there: the server's lag. Members of older versions count as well.
+//!
+//! While no server lags there is no limit. Otherwise the limit follows the speed of the server that lags, times a factor
+//! that falls smoothly with its lag. Several members that write find their shares without knowing of each other: the lag
+//! grows until the sum of their limits is what that server can apply.
+//!
+//! An old report says nothing, so a member that is stopped or cut off slows nobody down.
+
+use crate::api::{Level, LocalState};
+use crate::member::context::Context;
+use crate::member::facts::Standing;
+use lockstep_core::raft::WriteOp;
+use lockstep_core::{MemberId, Micros, Seqno};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A report counts for this long. Members report every 200 ms.
+const REPORT_VALID: Micros = 1_000_000;
+/// How often the limit is computed.
+const PERIOD: Micros = 20_000;
+/// How often this member's own server is observed.
+const OWN_PERIOD: Micros = 100_000;
+/// The speed of a server is a mean over about this time.
+const SPEED_WINDOW: f64 = 500_000.0;
+/// So many spans of arrivals cover the bound.
+const SPANS_PER_BOUND: Micros = 50;
+/// So many spans are kept: those of more than twice the bound.
+const SPANS_MAX: usize = 128;
+/// How often the beginning of a limit is logged at most.
+const LOG_INTERVAL: Micros = 600_000_000;
+/// The limit without a lagging server.
+const UNLIMITED: f64 = f64::INFINITY;
+
+/// How many transactions in a second a member may submit because of a server with this lag, which finishes `speed`
+/// transactions in a second: no limit up to an eighth of the bound, then from 5/4 of the speed down to an eighth at the
+/// bound.
+///
+/// The decline is exponential, so that the loop is as stable with many members that write as with one.
+fn limit_for(lag: Micros, speed: f64, bound: Micros) -> f64 {
+    let free = bound / 8;
+    if bound == 0 || lag <= free {
+        return UNLIMITED;
+    }
+    let excess = (lag - free).min(bound - free) as f64 / (bound - free) as f64;
+    speed * 1.25 * f64::powf(10.0, -excess)
+}
+
+/// When seqnos arrived in the own log, by the monotonic clock.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// Ascending: the last seqno of each span, and when its first one arrived.
+    spans: VecDeque<(Seqno, Micros)>,
+}
+
+impl Arrivals {
+    /// Everything up to `last` has arrived. Arrivals within `grain` form one span.
+    fn note(&mut self, now: Micros, last: Seqno, grain: Micros) {
+        match self.spans.back_mut() {
+            Some((before, _)) if last <= *before => {}
+            Some((before, began)) if now < *began + grain => *before = last,
+            _ => {
+                if self.spans.len() == SPANS_MAX {
+                    self.spans.pop_front();
+                }
+                self.spans.push_back((last, now));
+            }
+        }
+    }
+
+    /// How many seqnos above `finished` have arrived.
+    fn above(&self, finished: Seqno) -> Seqno {
+        self.spans.back().map_or(0, |(last, _)| (last - finished).max(0))
+    }
+
+    /// How long ago the first seqno above `finished` arrived; 0 if none has. Less if it arrived before the first span.
+    fn age(&self, now: Micros, finished: Seqno) -> Micros {
+        let at = self.spans.partition_point(|(last, _)| *last <= finished);
+        self.spans.get(at).map_or(0, |(_, began)| now.saturating_sub(*began))
+    }
+}
+
+/// A member's server, as last observed.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    at: Micros,
+    finished: Seqno,
+    /// Seqnos finished in a second.
+    speed: f64,
+    lag: Micros,
+}
+
+impl Server {
+    /// The server has finished this seqno.
+    fn observe(before: Option<Server>, arrivals: &Arrivals, now: Micros, finished: Seqno) -> Server {
+        let speed = match before {
+            Some(before) if now > before.at && finished >= before.finished => {
+                let passed = (now - before.at) as f64;
+                let speed = (finished - before.finished) as f64 * 1e6 / passed;
+                before.speed + (speed - before.speed) * (1.0 - f64::exp(-passed / SPEED_WINDOW))
+            }
+            // Seqnos went back: the server begins anew.
+            _ => 0.0,
+        };
+        // An entry that arrives now waits until all before it have finished. But a server that is never behind is as
+        // fast as entries arrive, which may be slow. Then none of them is old.
+        let wait = arrivals.above(finished) as f64 * 1e6 / speed.max(1e-3);
+        let lag = (wait as Micros).min(2 * arrivals.age(now, finished));
+        Server { at: now, finished, speed, lag }
+    }
+}
+
+/// The present limit and its history, for the status.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Paced {
+    /// How many transactions of this member's clients are submitted in a second at most; infinite without a limit.
+    pub(crate) limit: f64,
+    /// The members that lag so far that there is a limit.
+    pub(crate) because_of: Vec<MemberId>,
+    /// How long there has been a limit, in all.
+    pub(crate) total: Micros,
+    /// How often a limit began.
+    pub(crate) times: u64,
+    /// How often this member's own lag began to cause one.
+    pub(crate) own_times: u64,
+}
+
+impl Default for Paced {
+    fn default() -> Paced {
+        Paced { limit: UNLIMITED, because_of: Vec::new(), total: 0, times: 0, own_times: 0 }
+    }
+}
+
+impl Paced {
+    /// Whether there is a limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limit < UNLIMITED
+    }
+
+    /// The time between two submissions, in nanoseconds; 0 without a limit.
+    pub(crate) fn interval_ns(&self) -> u64 {
+        (1e9 / self.limit) as u64
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    arrivals: Arrivals,
+    /// The members' servers, this member's included.
+    servers: BTreeMap<MemberId, Server>,
+    paced: Paced,
+    computed_at: Micros,
+    logged_at: Option<Micros>,
+}
+
+fn bound(ctx: &Context) -> Micros {
+    ctx.tuning.apply_pace.as_micros() as Micros
+}
+
+impl Pace {
+    /// The log changes.
+    pub(in crate::member) fn written(&mut self, ctx: &Context, op: &WriteOp) {
+        if op.reset.is_some() || op.truncate_from.is_some() {
+            // The seqnos go back.
+            self.arrivals.spans.clear();
+        }
+        let bound = bound(ctx);
+        if bound > 0
+            && let Some(entry) = op.entries.last()
+        {
+            self.arrivals.note(ctx.now, entry.seqno, bound / SPANS_PER_BOUND);
+        }
+    }
+
+    /// A member's server has finished this seqno.
+    pub(in crate::member) fn reported(&mut self, now: Micros, member: MemberId, finished: Seqno) {
+        let before = self.servers.get(&member).copied();
+        self.servers.insert(member, Server::observe(before, &self.arrivals, now, finished));
+    }
+
+    /// Whether pacing is on and this member's own server lags by less than twice the bound.
+    pub(in crate::member) fn contains_lag(&self, ctx: &Context) -> bool {
+        self.arrivals.age(ctx.now, ctx.finished()) < 2 * bound(ctx)
+    }
+
+    /// Computes the limit, if due.
+    pub(in crate::member) fn step(&mut self, ctx: &mut Context, own: Standing) {
+        let bound = bound(ctx);
+        if bound == 0 && !self.paced.is_limited() || ctx.now < self.computed_at + PERIOD {
+            return;
+        }
+        let passed = ctx.now - std::mem::replace(&mut self.computed_at, ctx.now);
+        if self.paced.is_limited() {
+            self.paced.total += passed;
+        }
+        if self.servers.get(&ctx.me.id).is_none_or(|server| ctx.now >= server.at + OWN_PERIOD) {
+            self.reported(ctx.now, ctx.me.id, ctx.finished());
+        }
+        self.servers.retain(|_, server| ctx.now < server.at + REPORT_VALID);
+        let mut limit = UNLIMITED;
+        let mut because_of = Vec::new();
+        let mut longest = 0;
+        for (id, server) in self.servers.iter().filter(|(id, _)| counts(ctx, own, id)) {
+            let own_limit = limit_for(server.lag, server.speed, bound);
+            if own_limit < UNLIMITED {
+                because_of.push(*id);
+                longest = longest.max(server.lag);
+            }
+            limit = limit.min(own_limit);
+        }
+        let begins = limit < UNLIMITED && !self.paced.is_limited();
+        let is_own = |ids: &[MemberId]| ids.contains(&ctx.me.id);
+        self.paced.own_times += u64::from(is_own(&because_of) && !is_own(&self.paced.because_of));
+        self.paced.times += u64::from(begins);
+        (self.paced.limit, self.paced.because_of) = (limit, because_of);
+        if begins && self.logged_at.is_none_or(|at| ctx.now >= at + LOG_INTERVAL) {
+            self.logged_at = Some(ctx.now);
+            let names: Vec<String> = self.paced.because_of.iter().map(|id| ctx.name_of(id)).collect();
+            let text = format!(
+                "writes of this server's clients are slowed down: {} lags by {:.1} s (apply.pace)",
+                names.join(", "),
+                longest as f64 / 1e6
+            );
+            ctx.log(Level::Info, text);
+        }
+    }
+
+    /// The present limit and its history.
+    pub(crate) fn paced(&self) -> &Paced {
+        &self.paced
+    }
+}
+
+/// Whether the lag of this member counts: a voter with a database, in a primary component and Synced.
+///
+/// Not Synced are members that join, are Desynced or held back, or lag beyond `apply.lag_limit`.
+fn counts(ctx: &Context, own: Standing, id: &MemberId) -> bool {
+    let votes = ctx.raft.membership().get(id).is_some_and(|m| m.role.votes() && !m.arbitrator);
+    let synced = match *id == ctx.me.id {
+        true => own.state == LocalState::Synced && !own.leaving,
+        false => ctx.peers.health_of(id).is_some_and(|h| h.state == LocalState::Synced && !h.leaving),
+    };
+    votes && synced && ctx.connection.is_primary()
+}
+
+#[cfg(test)]
+#[path = "pace_tests.rs"]
+mod tests;
