@@ -229,8 +229,8 @@ const ROWS: &[Row] = &[
     row("pc.bootstrap", Kind::Bool, "", Galera, "this member goes on alone, without the majority, as a new branch of the data: the others must not run (docs/operating.md, No majority)").act().hide(),
     row("pc.checksum", Kind::Bool, "false", NoEffect("messages always carry a checksum"), "Galera's group communication").live(),
     row("pc.ignore_quorum", Kind::Bool, "false", NoEffect("only a majority writes"), "whether a Galera member without majority stays primary").live()
-        .refuse(When::On, "two halves of a cluster that both write lose one half's transactions; only a majority writes"),
-    row("pc.ignore_sb", Kind::Bool, "false", NoEffect("only a majority writes, so a member alone stays non-Primary"), "whether a Galera member stays primary in a split brain").live(),
+        .refuse(When::On, "two halves of a cluster that both write lose one half's transactions; for two servers run `lockstep arbitrator` on a third machine; without a majority, `lockstep bootstrap` makes one member go on alone"),
+    row("pc.ignore_sb", Kind::Bool, "false", NoEffect("only a majority writes, so one of two members stays non-Primary alone; for two servers run `lockstep arbitrator` on a third machine; without a majority, `lockstep bootstrap` makes one member go on alone"), "whether a Galera member stays primary in a split brain").live(),
     row("pc.linger", TIME, "PT20S", NoEffect(BEATS), "Galera's group communication"),
     row("pc.npvo", Kind::Bool, "false", NoEffect(BEATS), "Galera's group communication").live(),
     row("pc.recovery", Kind::Bool, "true", NoEffect("members are always recovered from the log"), "whether Galera recovers its view from disk"),
@@ -238,7 +238,7 @@ const ROWS: &[Row] = &[
     row("pc.wait_prim", Kind::Bool, "true", Galera, "whether a start waits for a majority"),
     row("pc.wait_prim_timeout", TIME, "PT30S", Galera, "how long a start waits for a majority; where it is not given, a member whose log names others waits for them without end"),
     row("pc.weight", Kind::Int(0, 255), "1", Sets("member.vote"), "the member's votes: 0 is member.vote = no")
-        .refuse(When::Above(1), "a member has one vote or none; use an arbitrator to tip the scales"),
+        .refuse(When::Above(1), "a member has one vote or none; for two servers run `lockstep arbitrator` on a third machine; without a majority, `lockstep bootstrap` makes one member go on alone"),
     row("protonet.backend", NAME, "asio", NoEffect(TCP), "Galera's network library"),
     row("protonet.version", INT, "0", NoEffect(TCP), "Galera's network library"),
     row("provider.name", NAME, "Galera", Own, "what wsrep_provider_name says; tools look for Galera"),

@@ -89,7 +89,8 @@ fn galera_event_line_is_parsed() {
     assert!(has(false, "provider option gcache.size = 10M sets log.size = 10M"), "{notes:?}");
     assert!(has(
         true,
-        "provider option pc.ignore_sb has no effect: only a majority writes, so a member alone stays non-Primary"
+        "provider option pc.ignore_sb has no effect: only a majority writes, so one of two members stays non-Primary \
+         alone; for two servers run `lockstep arbitrator` on a third machine; without a majority, `lockstep bootstrap` makes one member go on alone"
     ));
     assert_eq!(notes.len(), 7);
     assert_eq!(Options::default().notes(), []);
@@ -165,7 +166,8 @@ fn errors_are_one_line_each() {
         ("pc.weight=x", "provider option pc.weight = 'x': must be a number, 0 to 255"),
         (
             "pc.weight=2",
-            "provider option pc.weight = '2' is refused: a member has one vote or none; use an arbitrator to tip the scales",
+            "provider option pc.weight = '2' is refused: a member has one vote or none; for two servers run `lockstep arbitrator` on a third \
+             machine; without a majority, `lockstep bootstrap` makes one member go on alone",
         ),
         (
             "commit.policy=some",
