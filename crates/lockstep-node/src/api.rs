@@ -56,6 +56,8 @@ pub enum ServerEnd {
     NeedsState,
     /// The log could not be written, and its disk accepts writes again; or the log cannot be read. The database is intact.
     LogFailed,
+    /// This process cannot apply an entry that a new one applies. The database is intact.
+    RepeatsFromLog,
     /// A write of the log has not ended for long, and the others go on. The database is intact.
     DiskHangs,
     /// The member yields to a branch and takes its state at the next start. If no member of the branch answers then, it

@@ -261,7 +261,41 @@ fn a_fragment_of_which_nobody_knows_waits_for_the_view(cluster: &mut Cluster) {
     assert_eq!(origin.call("rows", json!({ "causal": true })).unwrap(), json!({ "t/1": "free" }));
 }
 
+/// The majority is lost while the last fragment is under way, and the other members commit it. Only a new process can
+/// commit it here, too: the server has rolled the earlier fragments back. It once stayed up, and rejected everything.
+fn lost_commit_of_stream_ends_process_and_restart_commits_it(cluster: &mut Cluster) {
+    if cluster.kind != Kind::Lockstep {
+        return;
+    }
+    // Leadership stays with the origin: what a leader proposes is in its log at once.
+    cluster.tuning.push_str("; leader.follow_writer=no");
+    cluster.start_all().unwrap();
+    let (origin, other) = (cluster.member(0), cluster.member(1));
+    stream_to(origin, other);
+    origin.on("s", "put", json!({ "row": "t/2", "value": "last" })).unwrap();
+    isolate(origin, 1);
+    let lost = origin.on("s", "commit", json!({}));
+    assert!(code(lost).starts_with("status:NODE_FAIL"));
+    // Sent once: the process may end before it answers.
+    let _ = origin.send("ask", "set_options", json!({ "options": "gmcast.isolate=0" }));
+    let left = origin.call("wait_state", json!({ "state": "disconnected", "limit_ms": 20_000 }));
+    assert_eq!(code(left), "gone", "the process ends");
+    let log = origin.log_tail(200);
+    assert!(
+        log.contains("rolled back the streaming transaction") && log.contains("process ends now"),
+        "{log}"
+    );
+    cluster.kill(0);
+    cluster.start(0, false).unwrap();
+    let rows = json!({ "t/1": "streamed", "t/2": "last" });
+    for member in cluster.running() {
+        assert_eq!(member.call("rows", json!({ "causal": true })).unwrap(), rows, "{}", member.name);
+        assert_eq!(streams(member), 0, "{}", member.name);
+    }
+}
+
 scenarios! {
+    lost_commit_of_stream_ends_process_and_restart_commits_it: 2,
     a_fragment_of_which_nobody_knows_waits_for_the_view: 3,
     a_fragment_that_a_view_has_overtaken_waits_for_its_abort: 3,
     a_rollback_survives_the_loss_of_the_majority: 2,

@@ -7,8 +7,9 @@ use std::time::Duration;
 /// The last line of the log has this long.
 const LOG_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ends the process at the node's request. No thread of the server is waited for.
-pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
+/// Ends the process, at the node's request or for a write-set that only a new process can apply. No thread of the server is
+/// waited for.
+pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) -> ! {
     cx.set_failed();
     if matches!(why, ServerEnd::Diverged | ServerEnd::NeedsState) {
         cx.ddl.database_is_corrupt(&cx.host);
@@ -28,7 +29,7 @@ pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
             "this server's process ends now, so that its clients go to another member. After a restart, which systemd does \
              by itself once the disk lets the process go, it continues by its log"
         }
-        ServerEnd::LogFailed => {
+        ServerEnd::LogFailed | ServerEnd::RepeatsFromLog => {
             "this server's process ends now, to continue by its log after a restart, which systemd does by itself"
         }
     };

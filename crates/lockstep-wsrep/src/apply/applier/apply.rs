@@ -3,12 +3,13 @@
 use super::{Applier, Break, Held, Job, MEASURED, Next};
 use crate::apply::blocked_time::BlockedTime;
 use crate::ddl::CrashOutcome;
+use crate::lifecycle::process_exit;
 use crate::trx::state::{Place, dummy_flags};
 use crate::trx::submit::apply_meta;
 use crate::trx::table::{Handle, Remote};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
-use lockstep_node::{Delivery, Ordered};
+use lockstep_node::{Delivery, Ordered, ServerEnd};
 
 impl<'a> Applier<'a> {
     /// A write-set has been taken.
@@ -60,15 +61,16 @@ impl<'a> Applier<'a> {
 
         if self.is_lost_commit(&ordered) {
             // The database is consistent up to this seqno, and the fragments are in the server's store. The next start
-            // continues here by the log, and commits the whole transaction.
-            cx.stop_with(
+            // continues here by the log, and commits the whole transaction. Nothing else can: this process has rolled the
+            // rows back.
+            process_exit::end_server(
+                cx,
+                ServerEnd::RepeatsFromLog,
                 &format!(
                     "this server rolled back the streaming transaction of seqno {seqno} when the majority was lost, \
                      but the other members commit it"
                 ),
-                false,
             );
-            return Next::Again;
         }
         let given = ordered.writeset.meta.flags;
         if given & FLAG_ROLLBACK != 0 && ordered.writeset.meta.source == cx.identity.own() {
