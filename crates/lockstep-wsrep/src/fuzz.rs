@@ -47,6 +47,8 @@ fn marks() {
         format!("begun {at} compare 00000000000000ff"),
         format!("begun {at} doubt"),
         format!("done {at}"),
+        format!("words {at} 00000001 00000002,00000003"),
+        format!("words {at} - any"),
         format!("upto {at}"),
         format!("anew {at} 74657374 c3a9"),
     ];

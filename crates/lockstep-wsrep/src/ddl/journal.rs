@@ -6,14 +6,15 @@
 //! executed again, whatever the position is. The mark of a statement that is only begun tells how to find out
 //! ([`crate::ddl::recovery`]).
 //!
-//! A mark refers to the tables that existed when it was made. The journal also records each table that is created again
+//! A mark refers to the tables that existed when it was made. With it the journal keeps the words of the statement: they show
+//! whether a table may have been given another one's name since ([`DdlJournal::unclear_after`]). The journal also records each table that is created again
 //! after a crash ([`crate::ddl::ctas_replay`]), and so shows which marks are older than the table.
 //!
 //! The file is text: one line for each record, preceded by a checksum (docs/format-disk.md). It applies only to the
 //! database in this directory. It names the inodes of files that every database has, so that it does not count for a
 //! database that has been restored in its place.
 
-use crate::ddl::recovery::Rule;
+use crate::ddl::recovery::{Relation, Rule, Words};
 use crate::sync::lock;
 use lockstep_node::core::{Gtid, Seqno, Uuid};
 use std::collections::BTreeMap;
@@ -25,7 +26,9 @@ use std::sync::Mutex;
 
 /// The file's name. State-transfer scripts keep files with this ending.
 pub(crate) const FILE: &str = "lockstep.ddl.log";
-const TITLE: &str = "lockstep statements 1";
+const TITLE: &str = "lockstep statements 2";
+/// A file without words, by an earlier version. It is read, and rewritten at the first mark.
+const TITLE_WITHOUT_WORDS: &str = "lockstep statements 1";
 /// A larger file is rewritten without its oldest marks.
 const MAX_BYTES: u64 = 1 << 20;
 /// The number of marks that are kept then: far more statements than a server executes before InnoDB writes its log.
@@ -48,6 +51,8 @@ pub(crate) type Table = (String, String);
 pub(crate) enum Line {
     /// The state of the statement at this seqno.
     Mark(Mark),
+    /// The words of the statement at this seqno.
+    Words(Words),
     /// The write-set at this seqno creates this table again.
     Recreated(Table),
     /// This database may have received the write-sets up to this seqno before.
@@ -72,6 +77,8 @@ struct Inner {
     records: u64,
     /// Each with its age: the number of records before it.
     marks: BTreeMap<Seqno, (Mark, u64)>,
+    /// Of the statements with a mark; of none that an earlier version has marked.
+    words: BTreeMap<Seqno, Words>,
     recreated: Vec<Recreated>,
     upto: Option<(Seqno, u64)>,
 }
@@ -104,12 +111,13 @@ impl DdlJournal {
         };
         let mut inner = Inner::default();
         let warning = inner.load(&text, &database(dir)).err();
-        if warning.is_none() && inner.records > 0 {
+        let is_old = text.lines().next().is_some_and(|first| first.contains(TITLE_WITHOUT_WORDS));
+        if warning.is_none() && inner.records > 0 && !is_old {
             let file = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(&path)?;
             // A torn last line was never synced: the next record overwrites it.
             file.set_len(inner.bytes)?;
             inner.file = Some(file);
-        } else {
+        } else if warning.is_some() || inner.records == 0 {
             inner = Inner::default();
         }
         let warning = warning.map(|why| format!("{} is ignored: {why}", path.display()));
@@ -117,21 +125,21 @@ impl DdlJournal {
     }
 
     /// The server executes the statement next.
-    pub(crate) fn begun(&self, at: Gtid, rule: Rule) -> io::Result<()> {
-        self.write(at, Line::Mark(Mark::Begun(rule)))
+    pub(crate) fn begun(&self, at: Gtid, rule: Rule, words: Words) -> io::Result<()> {
+        self.write(at, [Line::Words(words), Line::Mark(Mark::Begun(rule))])
     }
 
     /// The server has executed the statement. No effect if it has no mark: the journal has been cleared meanwhile.
     pub(crate) fn done(&self, at: Gtid) -> io::Result<()> {
         match self.of(at) {
-            Some(_) => self.write(at, Line::Mark(Mark::Done)),
+            Some(_) => self.write(at, [Line::Mark(Mark::Done)]),
             None => Ok(()),
         }
     }
 
     /// The write-set at this seqno replaces this table next.
     pub(crate) fn recreated(&self, at: Gtid, table: Table) -> io::Result<()> {
-        self.write(at, Line::Recreated(table))
+        self.write(at, [Line::Recreated(table)])
     }
 
     /// The tables that write-sets below `at` have created again since the statement at `at` got its mark.
@@ -144,9 +152,28 @@ impl DdlJournal {
         since.map(|table| table.table.clone()).collect()
     }
 
+    /// The first statement after `at` that may have removed this table, or given its name to another one. The table of that
+    /// name is then not the one that the write-set at `at` made. A statement that changes this table alone does not count.
+    /// Nor does one that was begun only and has the same effect when it is repeated.
+    pub(crate) fn unclear_after(&self, at: Gtid, table: &Table) -> Option<Seqno> {
+        let inner = lock(&self.inner);
+        if inner.history != at.uuid {
+            return None;
+        }
+        let mut later = inner.marks.range(at.seqno + 1..);
+        later.find_map(|(&seqno, &(mark, _))| {
+            let relation = inner
+                .words
+                .get(&seqno)
+                .map_or(Relation::Unclear, |words| words.relation(std::slice::from_ref(table)));
+            let unclear = relation == Relation::Unclear && mark != Mark::Begun(Rule::Repeatable);
+            unclear.then_some(seqno)
+        })
+    }
+
     /// This database may have received the write-sets up to here before.
     pub(crate) fn expect(&self, upto: Gtid) -> io::Result<()> {
-        self.write(upto, Line::Upto)
+        self.write(upto, [Line::Upto])
     }
 
     /// The last value of [`DdlJournal::expect`], even of an earlier process.
@@ -187,13 +214,16 @@ impl DdlJournal {
         }
     }
 
-    fn write(&self, at: Gtid, entry: Line) -> io::Result<()> {
+    /// Writes the records at once, in this order.
+    fn write<const N: usize>(&self, at: Gtid, entries: [Line; N]) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         if inner.history != at.uuid {
             *inner = Inner { history: at.uuid, ..Inner::default() };
         }
-        let text = line(&record(at, &entry));
-        inner.note(at.seqno, entry);
+        let text: String = entries.iter().map(|entry| line(&record(at, entry))).collect();
+        for entry in entries {
+            inner.note(at.seqno, entry);
+        }
         let result = match inner.file.is_none() || inner.bytes > MAX_BYTES {
             true => self.rewrite(&mut inner),
             false => inner.append(&text),
@@ -210,6 +240,8 @@ impl DdlJournal {
         while inner.marks.len() > KEEP {
             inner.marks.pop_first();
         }
+        let Inner { marks, words, .. } = &mut *inner;
+        words.retain(|seqno, _| marks.contains_key(seqno));
         let mut text = line(&format!("{TITLE} {}", database(&self.dir)));
         for (seqno, entry) in inner.needed() {
             text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, &entry)));
@@ -248,6 +280,9 @@ impl Inner {
             Line::Mark(mark) => {
                 self.marks.insert(seqno, (mark, age));
             }
+            Line::Words(words) => {
+                self.words.insert(seqno, words);
+            }
             Line::Recreated(table) => self.recreated.push(Recreated { seqno, table, age }),
             Line::Upto => self.upto = Some((seqno, age)),
         }
@@ -258,11 +293,16 @@ impl Inner {
     fn needed(&mut self) -> Vec<(Seqno, Line)> {
         let marks = &self.marks;
         self.recreated.retain(|table| marks.range(table.seqno..).any(|(_, mark)| mark.1 < table.age));
+        let words = self.words.iter().filter_map(|(&seqno, words)| {
+            // Before its mark: a mark never has the words of another statement, nor, after a torn write, none.
+            let (_, age) = marks.get(&seqno)?;
+            Some((*age, seqno, Line::Words(words.clone())))
+        });
         let marks = marks.iter().map(|(&seqno, &(mark, age))| (age, seqno, Line::Mark(mark)));
         let tables =
             self.recreated.iter().map(|table| (table.age, table.seqno, Line::Recreated(table.table.clone())));
         let upto = self.upto.iter().map(|&(seqno, age)| (age, seqno, Line::Upto));
-        let mut all: Vec<_> = marks.chain(tables).chain(upto).collect();
+        let mut all: Vec<_> = words.chain(marks).chain(tables).chain(upto).collect();
         all.sort_by_key(|(age, ..)| *age);
         all.into_iter().map(|(_, seqno, entry)| (seqno, entry)).collect()
     }
@@ -296,7 +336,8 @@ impl Inner {
             };
             self.bytes += raw.len() as u64;
             if std::mem::take(&mut first) {
-                let of = content.strip_prefix(TITLE).ok_or("another version wrote it")?;
+                let of = content.strip_prefix(TITLE).or_else(|| content.strip_prefix(TITLE_WITHOUT_WORDS));
+                let of = of.ok_or("another version wrote it")?;
                 if of.trim() != database {
                     return Err("it belongs to another database that was in this directory before".into());
                 }
@@ -323,6 +364,7 @@ pub(crate) fn record(at: Gtid, entry: &Line) -> String {
     match entry {
         Line::Mark(Mark::Begun(rule)) => format!("begun {at} {rule}"),
         Line::Mark(Mark::Done) => format!("done {at}"),
+        Line::Words(words) => format!("words {at} {words}"),
         Line::Recreated((schema, name)) => format!("anew {at} {} {}", hex(schema), hex(name)),
         Line::Upto => format!("upto {at}"),
     }
@@ -348,6 +390,7 @@ pub(crate) fn parse(text: &str) -> Option<(Gtid, Line)> {
     match (what, rest) {
         ("done", None) => Some((at, Line::Mark(Mark::Done))),
         ("begun", Some(rule)) => Some((at, Line::Mark(Mark::Begun(Rule::parse(rule)?)))),
+        ("words", Some(words)) => Some((at, Line::Words(Words::parse(words)?))),
         ("upto", None) => Some((at, Line::Upto)),
         ("anew", Some(names)) => {
             let (schema, name) = names.split_once(' ')?;
@@ -419,9 +462,9 @@ mod tests {
         let (marks, warning) = dir.open();
         assert_eq!((warning, marks.open_one(), marks.of(at(1))), (None, None, None));
         assert_eq!(marks.history(), None);
-        marks.begun(at(5), Rule::Repeatable).unwrap();
+        marks.begun(at(5), Rule::Repeatable, Words::default()).unwrap();
         marks.done(at(5)).unwrap();
-        marks.begun(at(9), COMPARE).unwrap();
+        marks.begun(at(9), COMPARE, Words::default()).unwrap();
         drop(marks);
         for _ in 0..2 {
             let (marks, warning) = dir.open();
@@ -443,9 +486,9 @@ mod tests {
     fn torn_last_mark_is_dropped_and_damage_voids_all() {
         let dir = Dir::new("torn");
         let (marks, _) = dir.open();
-        marks.begun(at(5), Rule::Repeatable).unwrap();
+        marks.begun(at(5), Rule::Repeatable, Words::default()).unwrap();
         marks.done(at(5)).unwrap();
-        marks.begun(at(9), Rule::Repeatable).unwrap();
+        marks.begun(at(9), Rule::Repeatable, Words::default()).unwrap();
         let whole = std::fs::read(dir.file()).unwrap();
         let last = whole[..whole.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
         for cut in last..whole.len() {
@@ -455,7 +498,7 @@ mod tests {
             assert_eq!(marks.of(at(5)), Some(Mark::Done));
         }
         // A mark written after the cut is read back.
-        dir.open().0.begun(at(10), COMPARE).unwrap();
+        dir.open().0.begun(at(10), COMPARE, Words::default()).unwrap();
         assert_eq!(dir.open().0.open_one(), Some((at(10), COMPARE)));
         for byte in 0..last {
             let mut damaged = whole.clone();
@@ -470,13 +513,13 @@ mod tests {
     #[test]
     fn marks_of_other_database_are_ignored() {
         let dir = Dir::new("other");
-        dir.open().0.begun(at(5), Rule::Repeatable).unwrap();
+        dir.open().0.begun(at(5), Rule::Repeatable, Words::default()).unwrap();
         std::fs::rename(dir.0.join("ibdata1"), dir.0.join("old")).unwrap();
         std::fs::write(dir.0.join("ibdata1"), "restored").unwrap();
         let (marks, warning) = dir.open();
         assert!(warning.unwrap().contains("another database"));
         assert_eq!(marks.of(at(5)), None);
-        marks.begun(at(6), Rule::Repeatable).unwrap();
+        marks.begun(at(6), Rule::Repeatable, Words::default()).unwrap();
         assert_eq!(dir.open().0.of(at(6)), Some(Mark::Begun(Rule::Repeatable)));
     }
 
@@ -486,15 +529,18 @@ mod tests {
         let (marks, _) = dir.open();
         let table = |name: &str| ("a schema".to_string(), format!("{name}\n\u{e9}"));
         let executed = |marks: &DdlJournal, seqno| {
-            marks.begun(at(seqno), Rule::Repeatable).and_then(|()| marks.done(at(seqno))).unwrap();
+            marks
+                .begun(at(seqno), Rule::Repeatable, Words::default())
+                .and_then(|()| marks.done(at(seqno)))
+                .unwrap();
         };
         executed(&marks, 3);
-        marks.begun(at(7), COMPARE).unwrap();
+        marks.begun(at(7), COMPARE, Words::default()).unwrap();
         executed(&marks, 8);
         marks.expect(at(9)).unwrap();
         marks.recreated(at(5), table("t")).unwrap();
         // Executed again: this mark refers to the new table.
-        marks.begun(at(7), Rule::Repeatable).unwrap();
+        marks.begun(at(7), Rule::Repeatable, Words::default()).unwrap();
         let check = |marks: &DdlJournal| {
             assert_eq!(marks.created_since(at(3)), [], "it came before the table");
             assert_eq!(marks.created_since(at(7)), []);
@@ -512,16 +558,86 @@ mod tests {
         check(&marks);
         check(&dir.open().0);
         marks.done(at(8)).unwrap();
-        assert_eq!(lock(&marks.inner).needed().len(), 5, "no mark is older than the table");
+        assert_eq!(
+            lock(&marks.inner).needed().len(),
+            9,
+            "four marks and their words: none is older than the table"
+        );
         marks.forget().unwrap();
         assert_eq!((marks.created_since(at(8)), dir.open().0.expected()), (vec![], None));
+    }
+
+    /// The words of a statement in schema `d`.
+    fn words(sql: &str) -> Words {
+        Words::of_sql(sql, "d")
+    }
+
+    #[test]
+    fn later_statement_that_may_move_table_is_reported() {
+        let executed = |marks: &DdlJournal, seqno, rule, sql: &str| {
+            marks.begun(at(seqno), rule, words(sql)).and_then(|()| marks.done(at(seqno))).unwrap();
+        };
+        let table = ("d".to_owned(), "T".to_owned());
+        let dir = Dir::new("later");
+        let (marks, _) = dir.open();
+        executed(&marks, 4, COMPARE, "RENAME TABLE t TO s");
+        executed(&marks, 6, COMPARE, "ALTER TABLE t ADD INDEX (a)");
+        executed(&marks, 7, Rule::Repeatable, "GRANT SELECT ON d.* TO u");
+        marks.begun(at(8), Rule::Repeatable, words("DROP TABLE t")).unwrap();
+        assert_eq!(marks.unclear_after(at(5), &table), None);
+        assert_eq!(marks.unclear_after(at(3), &table), Some(4));
+        // The statement that removed it has been executed, and another table has got its name.
+        marks.done(at(8)).unwrap();
+        executed(&marks, 9, COMPARE, "RENAME TABLE aria TO t");
+        let check = |marks: &DdlJournal| {
+            assert_eq!(marks.unclear_after(at(5), &table), Some(8));
+            assert_eq!(marks.unclear_after(at(8), &table), Some(9));
+            assert_eq!(marks.unclear_after(at(9), &table), None);
+            assert_eq!(marks.unclear_after(at(5), &("d".into(), "other".into())), None);
+            assert_eq!(marks.unclear_after(Gtid { uuid: Uuid([8; 16]), seqno: 5 }, &table), None);
+        };
+        check(&marks);
+        let (marks, warning) = dir.open();
+        assert_eq!(warning, None);
+        check(&marks);
+        lock(&marks.inner).file = None;
+        marks.expect(at(9)).unwrap();
+        check(&marks);
+        check(&dir.open().0);
+    }
+
+    #[test]
+    fn file_of_version_without_words_is_read_and_rewritten() {
+        let dir = Dir::new("without-words");
+        let (marks, _) = dir.open();
+        marks
+            .begun(at(5), COMPARE, words("ALTER TABLE t ADD a INT"))
+            .and_then(|()| marks.done(at(5)))
+            .unwrap();
+        drop(marks);
+        let text = std::fs::read_to_string(dir.file()).unwrap();
+        let former = text.lines().map(|line| &line[9..]).filter(|text| !text.starts_with("words "));
+        let former: String = former.map(|text| line(&text.replace(TITLE, TITLE_WITHOUT_WORDS))).collect();
+        std::fs::write(dir.file(), former).unwrap();
+        let (marks, warning) = dir.open();
+        assert_eq!((warning, marks.of(at(5))), (None, Some(Mark::Done)));
+        let table = ("d".to_owned(), "t".to_owned());
+        assert_eq!(marks.unclear_after(at(4), &table), Some(5), "nobody knows what it did");
+        marks.begun(at(6), COMPARE, words("ALTER TABLE t ADD b INT")).unwrap();
+        let (marks, warning) = dir.open();
+        assert_eq!(
+            (warning, marks.of(at(5)), marks.open_one()),
+            (None, Some(Mark::Done), Some((at(6), COMPARE)))
+        );
+        assert_eq!(marks.unclear_after(at(5), &table), None);
+        assert!(std::fs::read_to_string(dir.file()).unwrap().contains(TITLE));
     }
 
     #[test]
     fn forgotten_marks_are_gone_and_file_stays_small() {
         let dir = Dir::new("forget");
         let (marks, _) = dir.open();
-        marks.begun(at(5), Rule::Repeatable).unwrap();
+        marks.begun(at(5), Rule::Repeatable, Words::default()).unwrap();
         marks.forget().unwrap();
         marks.forget().unwrap();
         assert_eq!((marks.of(at(5)), dir.open().0.of(at(5))), (None, None));
@@ -533,7 +649,7 @@ mod tests {
             inner.history = at(0).uuid;
             inner.note(seqno, Line::Mark(Mark::Done));
         }
-        marks.begun(at(10_000), Rule::Repeatable).unwrap();
+        marks.begun(at(10_000), Rule::Repeatable, Words::default()).unwrap();
         let marks = dir.open().0;
         assert_eq!(marks.of(at(10_000 - KEEP as i64)), None);
         assert_eq!(marks.of(at(10_001 - KEEP as i64)), Some(Mark::Done));

@@ -12,7 +12,7 @@ pub(crate) mod statement;
 use crate::host::Host;
 use crate::lifecycle::state_files::StateFile;
 use ctas_replay::CtasReplay;
-use journal::{DdlJournal, Mark};
+use journal::{DdlJournal, Mark, Table};
 use lockstep_node::Ordered;
 use lockstep_node::core::{EntryKind, Gtid, SEQNO_UNDEFINED, Seqno};
 use recovery::{Relation, Rule};
@@ -65,7 +65,7 @@ impl Ddl {
     /// The server executes the statement at `at` next. A crash before [`Ddl::done`] leaves a database of which only the
     /// journal tells how to find out whether the statement was executed.
     pub(crate) fn begin(&self, host: &Host, at: Gtid, data: &[u8]) {
-        let marked = self.journal.begun(at, recovery::rule(data, &host.data_dir));
+        let marked = self.journal.begun(at, recovery::rule(data, &host.data_dir), recovery::Words::of(data));
         let is_marked = marked.is_ok();
         host.note(marked);
         host.note(self.state_file.mark_unsafe(is_marked));
@@ -219,7 +219,7 @@ impl Ddl {
     /// Lets a `CREATE TABLE ... SELECT` replace the table that this server may have left behind when it was killed.
     ///
     /// # Errors
-    /// The creation cannot be recorded. The marks of later statements would then be taken for marks on the new table, so
+    /// Another table may have that name by now, and must not be replaced. Or the creation cannot be recorded. The marks of later statements would then be taken for marks on the new table, so
     /// this member stops before it changes the database.
     fn replay_ctas(&self, host: &Host, at: Gtid, ordered: &mut Ordered) -> Result<(), Unsafe> {
         if !self.replay.may_repeat(at, ordered) {
@@ -227,6 +227,7 @@ impl Ddl {
         }
         let Some((data, statement)) = lockstep_rows::replacing(&ordered.writeset.data) else { return Ok(()) };
         let Some((schema, name)) = recovery::created(&statement) else { return Ok(()) };
+        self.check_name(at, &(schema.clone(), name.clone()))?;
         if let Err(error) = self.journal.recreated(at, (schema.clone(), name.clone())) {
             let why = format!("cannot record that {schema}.{name} is created again: {error}");
             return Err(Unsafe { why, corrupt: false });
@@ -237,5 +238,49 @@ impl Ddl {
         ));
         ordered.writeset.data = data.into();
         Ok(())
+    }
+
+    /// # Errors
+    /// Another table may have the name of the one that the write-set at `at` made: it must not be replaced.
+    fn check_name(&self, at: Gtid, table: &Table) -> Result<(), Unsafe> {
+        let Some(later) = self.journal.unclear_after(at, table) else { return Ok(()) };
+        let (schema, name) = table;
+        let why = format!(
+            "this server crashed after the CREATE TABLE ... SELECT at seqno {} and the statement at seqno {later}, which may \
+             have removed {schema}.{name} or given its name to another table: it cannot create that table again",
+            at.seqno
+        );
+        Err(Unsafe { why, corrupt: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_node::core::Uuid;
+    use recovery::Words;
+
+    #[test]
+    fn ctas_replay_needs_transfer_after_rename_to_its_name() {
+        let dir = std::env::temp_dir().join(format!("lockstep-ddl-name-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let at = |seqno| Gtid { uuid: Uuid([7; 16]), seqno };
+        let ddl = Ddl::open(&dir, Arc::new(StateFile::open(&dir).unwrap().0)).unwrap().0;
+        let executed = |seqno, sql: &str| {
+            let words = Words::of_sql(sql, "d");
+            ddl.journal.begun(at(seqno), Rule::Compare { print: 1 }, words).unwrap();
+            ddl.journal.done(at(seqno)).unwrap();
+        };
+        let table = ("d".to_owned(), "t".to_owned());
+        executed(11, "ALTER TABLE t ADD INDEX (a)");
+        assert!(ddl.check_name(at(10), &table).is_ok());
+        executed(12, "RENAME TABLE t TO old, aria TO t");
+        let stop = ddl.check_name(at(10), &table).unwrap_err();
+        assert!(
+            stop.corrupt && stop.why.contains("the statement at seqno 12, which may have removed d.t"),
+            "{stop:?}"
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -95,28 +95,112 @@ pub(crate) fn relation(data: &[u8], tables: &[(String, String)]) -> Relation {
     if tables.is_empty() {
         return Relation::None;
     }
-    single_statement(data).map_or(Relation::Unclear, |s| relation_of(&s.sql, &s.schema, tables))
+    Words::of(data).relation(tables)
 }
 
-fn relation_of(sql: &str, schema: &str, tables: &[(String, String)]) -> Relation {
-    let same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
-    // Names that are not ASCII are in the client's character set in one place and in another one here: any two may match.
-    let may_be = |a: &str, b: &str| same(a, b) || (!a.is_ascii() && !b.is_ascii());
-    let tokens = tokens(sql);
-    let says =
-        |name: &str| tokens.iter().any(|t| matches!(t, Token::Word(w) | Token::Name(w) if may_be(w, name)));
-    let of_schemas = says("DATABASE") || says("SCHEMA");
-    if !tables.iter().any(|(schema, table)| says(table) || (of_schemas && says(schema))) {
-        return Relation::None;
+/// The words of a statement, as far as they show its relation to tables. The DDL journal keeps them with each mark, because
+/// the statement itself may come long after the table in question.
+///
+/// Words are kept as CRC-32C sums, in lower case. Two words with one sum make an unrelated statement look related, which
+/// costs a state transfer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Words {
+    /// The only table that the statement changes: the sum of its schema and name.
+    alters: Option<u32>,
+    /// Ascending. `None` for a statement that cannot be read, or with more than [`WORDS_MAX`] words: it may concern any
+    /// table.
+    sums: Option<Vec<u32>>,
+}
+
+/// The most words that are kept of a statement.
+const WORDS_MAX: usize = 200;
+/// Stands for all words that are not ASCII. They are in the client's character set in one place and in another one here:
+/// any two may match.
+const NOT_ASCII: u32 = 0;
+
+fn sum_of(word: &str) -> u32 {
+    if word.is_ascii() { crc32c::crc32c(word.to_lowercase().as_bytes()) } else { NOT_ASCII }
+}
+
+fn sum_of_table(schema: &str, table: &str) -> u32 {
+    crc32c::crc32c(format!("{}\0{}", schema.to_lowercase(), table.to_lowercase()).as_bytes())
+}
+
+impl Words {
+    /// The words of the statement in `data`.
+    pub(crate) fn of(data: &[u8]) -> Words {
+        single_statement(data).map_or_else(Words::default, |s| Words::of_sql(&s.sql, &s.schema))
     }
-    match kind(sql, schema) {
-        Kind::Changes(changed)
-            if !["RENAME", "EXCHANGE", "CONVERT"].iter().any(|word| says(word))
-                && changed.iter().all(|c| tables.iter().any(|t| same(&c.0, &t.0) && same(&c.1, &t.1))) =>
-        {
-            Relation::Alone
+
+    pub(crate) fn of_sql(sql: &str, schema: &str) -> Words {
+        let mut sums: Vec<u32> = tokens(sql)
+            .iter()
+            .filter_map(|token| match token {
+                Token::Word(word) | Token::Name(word) => Some(sum_of(word)),
+                Token::Other(_) => None,
+            })
+            .collect();
+        sums.sort_unstable();
+        sums.dedup();
+        if sums.len() > WORDS_MAX {
+            return Words::default();
         }
-        _ => Relation::Unclear,
+        let moves =
+            ["RENAME", "EXCHANGE", "CONVERT"].iter().any(|word| sums.binary_search(&sum_of(word)).is_ok());
+        let alters = match kind(sql, schema) {
+            Kind::Changes(tables) if !moves => match &tables[..] {
+                [(schema, table)] => Some(sum_of_table(schema, table)),
+                _ => None,
+            },
+            _ => None,
+        };
+        Words { alters, sums: Some(sums) }
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.sums.as_ref().is_none_or(|sums| sums.binary_search(&sum_of(word)).is_ok())
+    }
+
+    /// The relation to `tables`, each a schema and a name.
+    pub(crate) fn relation(&self, tables: &[(String, String)]) -> Relation {
+        let of_schemas = self.has("DATABASE") || self.has("SCHEMA");
+        if !tables.iter().any(|(schema, table)| self.has(table) || (of_schemas && self.has(schema))) {
+            return Relation::None;
+        }
+        let alters = |(schema, table): &(String, String)| self.alters == Some(sum_of_table(schema, table));
+        if tables.iter().any(alters) { Relation::Alone } else { Relation::Unclear }
+    }
+
+    /// Parses the output of [`Display`](fmt::Display).
+    pub(crate) fn parse(text: &str) -> Option<Words> {
+        let number = |text: &str| {
+            let digits = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            digits.then(|| u32::from_str_radix(text, 16).ok()).flatten()
+        };
+        let (alters, sums) = text.split_once(' ')?;
+        let alters = if alters == "-" { None } else { Some(number(alters)?) };
+        let sums = match sums {
+            "any" => None,
+            "" => Some(Vec::new()),
+            sums => Some(sums.split(',').map(number).collect::<Option<Vec<u32>>>()?),
+        };
+        let in_order =
+            sums.as_ref().is_none_or(|sums| sums.is_sorted_by(|a, b| a < b) && sums.len() <= WORDS_MAX);
+        in_order.then_some(Words { alters, sums })
+    }
+}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.alters {
+            Some(sum) => write!(f, "{sum:08x} ")?,
+            None => write!(f, "- ")?,
+        }
+        let Some(sums) = &self.sums else { return write!(f, "any") };
+        for (at, sum) in sums.iter().enumerate() {
+            write!(f, "{}{sum:08x}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
     }
 }
 
@@ -436,7 +520,7 @@ mod tests {
             ("ALTER TABLE test.u ADD a INT", Relation::None),
             ("CREATE USER u@h IDENTIFIED BY 't'", Relation::None),
         ] {
-            assert_eq!(relation_of(sql, "test", &tables), due, "{sql}");
+            assert_eq!(Words::of_sql(sql, "test").relation(&tables), due, "{sql}");
         }
         assert_eq!(relation(b"no event", &tables), Relation::Unclear);
         // The same name in another character set has other bytes.
@@ -446,7 +530,7 @@ mod tests {
             ("ALTER TABLE `t\u{e9}` ADD a INT", Relation::Alone),
             ("ALTER TABLE t ADD a INT", Relation::None),
         ] {
-            assert_eq!(relation_of(sql, "test", &tables), due, "{sql}");
+            assert_eq!(Words::of_sql(sql, "test").relation(&tables), due, "{sql}");
         }
         assert_eq!(relation(b"no event", &[]), Relation::None);
         let sql = |sql: &str| Statement { schema: "test".into(), sql: sql.into(), annotation: false };
@@ -454,6 +538,20 @@ mod tests {
         assert_eq!(created(&sql("CREATE TABLE `a``b` (\n `x` int)")), named("test", "a`b"));
         assert_eq!(created(&sql("CREATE TABLE IF NOT EXISTS `d`.`t` (`x` int)")), named("d", "t"));
         assert_eq!(created(&sql("CREATE TABLE")), None);
+    }
+
+    #[test]
+    fn words_survive_display_and_parse() {
+        let many: String = (0..=WORDS_MAX).map(|n| format!(" w{n}")).collect();
+        for sql in ["", "ALTER TABLE t ADD b INT", "RENAME TABLE `t\u{e9}` TO u", "DROP TABLE a, b", &many] {
+            let words = Words::of_sql(sql, "test");
+            assert_eq!(Words::parse(&words.to_string()), Some(words), "{sql}");
+        }
+        assert_eq!(Words::of_sql(&many, "test"), Words::default());
+        assert_eq!(Words::default().relation(&[("test".into(), "t".into())]), Relation::Unclear);
+        for bad in ["", "-", "- 1", "- 00000002,00000001", "- 00000001,00000001", "0 any", "- +0000001"] {
+            assert_eq!(Words::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]
