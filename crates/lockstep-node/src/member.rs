@@ -253,6 +253,7 @@ impl Member {
         if let Err(text) = verdict_votes.step(&mut self.ctx, &self.delivery.deliverer) {
             self.needs_state(&text);
         }
+        self.answer_overlooked();
         self.policy_step();
         self.recovery.transfers.step(&mut self.ctx, own);
         self.dispatch_own();
@@ -289,6 +290,16 @@ impl Member {
         let (views_shown, commits) = (&mut self.roster.views_shown, &mut self.admin.commits);
         if let Err(text) = self.delivery.step(&mut self.ctx, views_shown, commits, leaving, committed_only) {
             self.needs_state(&text);
+        }
+    }
+
+    /// Nobody can hand an overlooked entry to the server any more, so that it would wait for that seqno for ever. A new
+    /// process gets the entry from the log.
+    fn answer_overlooked(&mut self) {
+        if let Some(text) = self.delivery.answer_overlooked(&self.ctx) {
+            self.fail(&text);
+            let text = "delivery has passed own transactions without an answer";
+            self.recovery.ending.repeats_from_log(self.ctx.now, text);
         }
     }
 

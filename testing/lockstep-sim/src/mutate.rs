@@ -110,6 +110,7 @@ pub const PLANTS: &[Plant] = &[
     plant("failed-sync-ignored", Node(FailedSyncIgnored), 10, 60),
     plant("id-kept", Node(IdKept), 20, 60),
     plant("certify-from-position", Core(CertifyFromPosition), 10, 60),
+    plant("submission-overlooked", Core(SubmissionOverlooked), 10, 0),
     in_writers(plant("follows-at-once", Core(FollowsAtOnce), 20, 0)),
 ];
 

@@ -118,6 +118,8 @@ pub enum Failpoint {
     RelayedOfAnyTerm,
     /// A member certifies from its database's position on, without the keys of earlier entries.
     CertifyFromPosition,
+    /// Delivery passes a member's own entries without an answer to the threads that wait for them.
+    SubmissionOverlooked,
     /// A new leader transfers leadership to the main writer at once.
     FollowsAtOnce,
 }

@@ -18,7 +18,7 @@ use lockstep_core::certify::{Certifier, TrimLimits, Verdicts, reaches};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
 use lockstep_core::policy::Writers;
-use lockstep_core::raft::{Failpoints, WriteOp};
+use lockstep_core::raft::{Failpoint, Failpoints, WriteOp};
 use lockstep_core::snapshot::{Session, StateSnapshot, TrimMark};
 use lockstep_core::writeset::{self, Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
@@ -710,6 +710,9 @@ impl Deliverer {
     /// Hands the entry to the thread that waits for it, else to the appliers.
     fn hand_over(&self, ctx: &mut Context, to: &mut Receivers<'_>, entry: &Entry, ordered: Ordered) {
         let own = entry.proposal.member == ctx.me.id && entry.proposal.incarnation == ctx.me.incarnation;
+        if own && self.failpoints.is_active(Failpoint::SubmissionOverlooked) {
+            return;
+        }
         // A fragment of a streaming transaction commits nothing yet.
         let commits = ordered.pass && ordered.writeset.meta.flags & flags::TRX_END != 0;
         let ordered = match own.then(|| to.submissions.take(entry.proposal.number)).flatten() {

@@ -1,5 +1,6 @@
 //! Between the log and the front end: submissions, and entries delivered in order.
 
+pub(in crate::member) mod answer_check;
 pub(in crate::member) mod apply_hold;
 pub(in crate::member) mod causal_reads;
 pub(in crate::member) mod clocks;
@@ -16,6 +17,7 @@ use crate::member::admin::commits::Commits;
 use crate::member::context::Context;
 use crate::member::membership::views_shown::ViewsShown;
 use crate::submit::Filler;
+use answer_check::{AnswerCheck, Committed};
 use apply_hold::ApplyHolds;
 use bytes::Bytes;
 use causal_reads::CausalReads;
@@ -34,6 +36,8 @@ pub(crate) struct Delivery {
     pub(crate) deliverer: Deliverer,
     /// The front end's submissions under way.
     pub(in crate::member) submissions: Submissions,
+    /// Whether delivery has answered what it has passed.
+    pub(in crate::member) answer_check: AnswerCheck,
     /// Causal reads under way.
     pub(in crate::member) causal_reads: CausalReads,
     /// Apply holds, and the permitted parallelism.
@@ -52,6 +56,7 @@ impl Delivery {
     /// A new connection begins: proposals are numbered anew, and the position has changed.
     pub(in crate::member) fn renew(&mut self) {
         self.submissions.renew();
+        self.answer_check.reset();
         self.low_water_mark.reset();
     }
 
@@ -98,6 +103,33 @@ impl Delivery {
         for id in self.causal_reads.take_all() {
             ctx.out.push(Effect::Causal { id, seqno: None });
         }
+    }
+
+    /// Answers *unknown* to threads whose entries delivery has passed without an answer. Returns the member's state then: an
+    /// error in the program, after which the server cannot go on.
+    pub(in crate::member) fn answer_overlooked(&mut self, ctx: &Context) -> Option<String> {
+        let committed = Committed { index: ctx.raft.commit(), proposal: ctx.raft.committed_proposal() };
+        let next = self.deliverer.next_index();
+        let upto = self.answer_check.step(ctx.now, next, committed)?;
+        let overlooked = self.submissions.give_up(upto.proposal);
+        let first = overlooked.first()?;
+        Some(format!(
+            "an error in the program: delivery has passed {} own proposals without an answer (the first is number {first} \
+             of incarnation {}); their clients get an error, and the outcome is unknown. Term {}, own log up to {}, \
+             committed up to {} and proposal {}, a second ago up to {} and proposal {}, next to deliver {next}, delivered \
+             up to seqno {}, finished up to seqno {}, {} more own proposals under way",
+            overlooked.len(),
+            ctx.me.incarnation,
+            ctx.raft.term(),
+            ctx.raft.last_index(),
+            committed.index,
+            committed.proposal,
+            upto.index,
+            upto.proposal,
+            self.deliverer.delivered(),
+            ctx.finished(),
+            self.submissions.proposed_len(),
+        ))
     }
 
     /// Delivers entries, and ends the causal reads whose index has been delivered: those wait only for the server.

@@ -198,6 +198,16 @@ impl Submissions {
         }
     }
 
+    /// Answers *unknown* to the threads that wait for proposals up to this number. Returns their numbers.
+    pub(in crate::member) fn give_up(&mut self, upto: u64) -> Vec<u64> {
+        let count = self.waiting.partition_point(|waiting| waiting.number <= upto);
+        let given_up = self.waiting.drain(..count).map(|Waiting { number, submission, .. }| {
+            submission.fill(SubmitOutcome::Unknown);
+            number
+        });
+        given_up.collect()
+    }
+
     /// A new incarnation: its proposals are numbered anew.
     pub(in crate::member) fn renew(&mut self) {
         self.large_sent = LargeSent::default();

@@ -63,6 +63,11 @@ impl Ending {
         self.plan(now + END_DELAY, ServerEnd::LogFailed, text);
     }
 
+    /// Delivery has lost an own entry. The next start delivers it from the log.
+    pub(in crate::member) fn repeats_from_log(&mut self, now: Micros, text: &str) {
+        self.plan(now + END_DELAY, ServerEnd::RepeatsFromLog, text);
+    }
+
     fn plan(&mut self, until: Micros, why: ServerEnd, text: &str) {
         self.planned.get_or_insert(Planned { ticket: u64::MAX, until, why, text: text.to_owned() });
     }
