@@ -323,7 +323,8 @@ pub struct ConnectArgs {
     /// that comes from Galera keeps its GTIDs).
     pub position: Gtid,
     /// The id of the log with which the database reached its position ([`lockstep_core::snapshot::StateSnapshot::log_id`]);
-    /// nil if unknown. Used only if this member has no log.
+    /// nil if unknown. It need not be this member's own log: a member that was killed between its new log and the transfer
+    /// of its state has the data of another one.
     pub log: Uuid,
     /// Whether to continue from the position through a donor's script that copies nothing ("bypass"), if there is a donor.
     /// Only this script gives the server the domain of the cluster's GTIDs (`wsrep_gtid_mode`).

@@ -2,11 +2,12 @@
 
 use crate::io::published::{Published, RoundState};
 use crate::member::Member;
-use lockstep_core::Micros;
+use lockstep_core::{Micros, Uuid};
 
 /// How often the published status is made anew.
 const STATUS_PERIOD: Micros = 200_000;
 
+/// See the module.
 #[derive(Default)]
 pub(crate) struct Publisher {
     status_at: Micros,
@@ -14,6 +15,8 @@ pub(crate) struct Publisher {
     state_since: Micros,
     /// The state has changed since the last status.
     changed: bool,
+    /// The published history and log id; nil if there is no log.
+    log: (Uuid, Uuid),
 }
 
 impl Publisher {
@@ -29,6 +32,12 @@ impl Publisher {
             pace: member.delivery.pace.paced().interval_ns(),
             policy: member.ctx.raft.committed_state().policy,
         });
+        // The front end names the log in grastate.dat when it gets a view, so it must know the log by then.
+        let tail = member.ctx.raft.tail_state();
+        if self.log != (tail.history, tail.log_id) {
+            self.log = (tail.history, tail.log_id);
+            to.set_history(tail.history, tail.log_id);
+        }
         if changed {
             self.state_since = now;
             self.changed = true;

@@ -224,8 +224,6 @@ impl Runtime {
             }
             self.engine.ctx.raft.set_queued(member, stats.queued);
         }
-        let tail = self.engine.ctx.raft.tail_state();
-        published.set_history(tail.history, tail.log_id);
         published.set_status(self.status());
         if self.log.is_hint_due(now) {
             self.hint(now);

@@ -33,8 +33,8 @@ pub(in crate::member) struct LogFacts<'a> {
     pub(in crate::member) first: Option<&'a StateSnapshot>,
     /// The gap that contains the database's seqno.
     pub(in crate::member) gap: Option<Gap>,
-    /// The log's id when this member opened it; nil if it had no log.
-    pub(in crate::member) opened_with: Uuid,
+    /// The id of the log with which the database reached its position; nil if unknown.
+    pub(in crate::member) database_log: Uuid,
 }
 
 impl LogFacts<'_> {
@@ -70,14 +70,15 @@ impl LogFacts<'_> {
 
     /// Why the database's transactions up to this position may differ from this log's, if they may.
     ///
-    /// A log founded on data with a history reassigns the seqnos after its beginning. A member that arrives without a
-    /// log, at a position of that history beyond the beginning, may have the first owner's transactions there. An
-    /// example is a member of Galera's cluster that had more than the founder of this one. A log with a history of its
-    /// own has no such predecessor.
+    /// A log founded on data with a history reassigns the seqnos after its beginning. A member whose database has a
+    /// position of that history beyond the beginning may have the first owner's transactions there, unless it got there
+    /// with this log. An example is a member of Galera's cluster that had more than the founder of this one. That the
+    /// member has this log proves nothing: it gets the log before the state. A log with a history of its own has no such
+    /// predecessor.
     fn other_log(&self, position: Seqno) -> Option<TransferReason> {
         let log = self.committed.log_id;
         let has_own_history = log.is_nil() || log == self.committed.history;
-        if has_own_history || self.opened_with == log {
+        if has_own_history || self.database_log == log {
             return None;
         }
         match self.first.filter(|base| base.index == 0).map(|base| base.seqno) {
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn position_needs_a_transfer_where_the_log_cannot_vouch_for_it() {
         let (first, committed) = founded_on_data();
-        let own = LogFacts { committed: &committed, first: Some(&first), gap: None, opened_with: LOG };
+        let own = LogFacts { committed: &committed, first: Some(&first), gap: None, database_log: LOG };
         let gap = Some(Gap { index: 30, before: 70, after: 80 });
         let other = Uuid([9; 16]);
         assert_eq!(reason(&own, 100), None, "the log ends there");
@@ -166,7 +167,8 @@ mod tests {
     #[test]
     fn position_beyond_founding_data_counts_only_with_this_log() {
         let (first, committed) = founded_on_data();
-        let none = LogFacts { committed: &committed, first: Some(&first), gap: None, opened_with: Uuid::NIL };
+        let none =
+            LogFacts { committed: &committed, first: Some(&first), gap: None, database_log: Uuid::NIL };
         assert_eq!(reason(&none, 40), None, "the founding data themselves");
         let why = reason(&none, 41).expect("another cluster may have assigned 41");
         assert_eq!(why, TransferReason::FoundedBefore { position: 41, founded: 40 });
@@ -176,7 +178,7 @@ mod tests {
             None,
             "an arbitrator"
         );
-        let own = LogFacts { opened_with: LOG, ..none };
+        let own = LogFacts { database_log: LOG, ..none };
         assert_eq!(reason(&own, 41), None, "it got there with this log");
         let trimmed = LogFacts { first: Some(&committed), ..none };
         assert_eq!(

@@ -45,7 +45,6 @@ impl Member {
         let empty = self.ctx.raft.last_index() == 0 && self.ctx.raft.membership().members.is_empty();
         if !empty {
             self.compare_with_log(&mut args)?;
-            args.log = self.ctx.raft.tail_state().log_id;
         }
         if args.bootstrap
             && !empty
@@ -232,7 +231,7 @@ impl Member {
             committed: self.ctx.raft.committed_state(),
             first: bases.first(),
             gap: self.ctx.raft.gap_around(position.seqno),
-            opened_with: args.log,
+            database_log: args.log,
         };
         let in_doubt = match doubt {
             Some((seqno, InDoubtDecision::TakeState)) => Some(seqno),

@@ -161,6 +161,44 @@ fn data_beyond_log_beginning_need_state_transfer() {
     }
 }
 
+/// A member with data beyond the founding gets the new log first, and is killed before it asks for a state. Its own log
+/// then is the cluster's, and its data are not.
+#[test]
+fn member_killed_between_new_log_and_state_needs_transfer() {
+    let history = Uuid([0x99; 16]);
+    let mut lab = Lab::new(0, &Tuning::default());
+    lab.data = (Gtid { uuid: history, seqno: 407 }, Uuid::NIL);
+    lab.add(&Tuning::default(), |_| {});
+    lab.until("it is Primary", 1_000_000, |lab| primary(lab, 0));
+    lab.data = (Gtid { uuid: history, seqno: 419 }, Uuid::NIL);
+    lab.add(&Tuning::default(), |_| {});
+    lab.nodes[1].copy_takes_long = true;
+    for _ in 0..30 {
+        lab.write(0);
+        lab.run(10_000);
+    }
+    let log = lab.nodes[0].member.ctx.raft.committed_state().log_id;
+    lab.until("n2 has the log", 20_000_000, |lab| lab.nodes[1].member.ctx.raft.committed_state().seqno > 425);
+    assert_eq!(lab.nodes[1].member.ctx.raft.tail_state().log_id, log);
+    for (names, line) in [
+        (
+            Uuid::NIL,
+            "the state must be transferred: the database is at seqno 419, but this cluster was founded",
+        ),
+        (
+            Uuid([1; 16]),
+            "the state must be transferred: the database is at seqno 419, but this cluster was founded",
+        ),
+        (log, "goes on from seqno 419 by the log"),
+    ] {
+        lab.lines.clear();
+        lab.restart(1, |args| {
+            (args.position, args.log) = (Gtid { uuid: history, seqno: 419 }, names);
+        });
+        lab.until(line, 20_000_000, |lab| lab.lines.iter().any(|(n, text)| *n == 1 && text.contains(line)));
+    }
+}
+
 #[test]
 fn status_after_leave_shows_when_others_disconnected() {
     let mut lab = Lab::new(3, &Tuning::default());
