@@ -1,3 +1,5 @@
+# Changes of MTR for Lockstep: warnings, and options.
+#
 # Lockstep's warnings that MariaDB's tests provoke on purpose. MTR fails a test after any unexpected warning in a server's
 # log. The suites (suite.pm and the tests) expect Galera's texts only. This list adds Lockstep's text for each such
 # event; the comment above it is Galera's. Any other warning still fails a test.
@@ -31,5 +33,23 @@ push @main::global_suppressions, (
     # "Vote 0 (success) on ... is inconsistent with group. Leaving cluster."
     qr(WSREP: Vote 0 \(success\) on .* is inconsistent with group),
 );
+
+# The tests of streaming replication expect a provider that has it. Lockstep has it if asked.
+INIT {
+    if ($ENV{LOCKSTEP_OPTIONS}) {
+        my $new_config = \&My::ConfigFactory::new_config;
+        no warnings 'redefine';
+        *My::ConfigFactory::new_config = sub {
+            my $config = $new_config->(@_);
+            foreach my $option (map { $_->options() } $config->like('mysqld')) {
+                next unless $option->name() =~ /^wsrep[-_]provider[-_]options$/;
+                my $value = $option->value();
+                my $quote = $value =~ s/(['"])\s*$// ? $1 : '';
+                $option->{value} = "$value;$ENV{LOCKSTEP_OPTIONS}$quote";
+            }
+            return $config;
+        };
+    }
+}
 
 1;

@@ -77,9 +77,11 @@ fi
 mtr() {
     local library=$1 log=$2 workers=$3
     shift 3
-    local thread=()
+    local thread=() options=
+    [ "$library" != "$dir/lib/ours.so" ] || options=trx.streaming=yes
     [ -z "${MTR_BUILD_THREAD:-}" ] || thread=(--build-thread="$MTR_BUILD_THREAD")
     (cd "$mtr_home" && "${as_user[@]}" env -i HOME="$dir" PATH=/usr/sbin:/usr/bin:/sbin:/bin WSREP_PROVIDER="$library" \
+        LOCKSTEP_OPTIONS="$options" \
         perl -I"$dir/lib" -MSuppressions ./mariadb-test-run.pl --vardir="$dir/var" "${thread[@]}" --parallel="$workers" \
         --force --max-test-fail=0 --retry=0 --testcase-timeout=5 --suite-timeout=300 --max-save-core=0 \
         --max-save-datadir=0 --nocheck-testcases --timer "$@") >>"$log" 2>&1 </dev/null || true

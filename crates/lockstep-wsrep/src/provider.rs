@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::guard::{InjectedPanic, guarded};
 use crate::lifecycle::option_sync::{self, OptionSync};
 use crate::lifecycle::receivers::Receivers;
+use crate::lifecycle::settings::Settings;
 use crate::lifecycle::state_files;
 use crate::lifecycle::state_transfer::StateTransfer;
 use crate::trx::local::{self, LocalTransactions};
@@ -15,8 +16,8 @@ use lockstep_node::{LocalState, ViewInfo, ViewStatus};
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// The provider's capabilities, reported in every view.
-pub(crate) const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
+/// The provider's capabilities, without the optional one.
+const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
     | CAP_CERTIFICATION
     | CAP_PARALLEL_APPLYING
     | CAP_TRX_REPLAY
@@ -25,8 +26,14 @@ pub(crate) const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
     | CAP_CAUSAL_READS
     | CAP_INCREMENTAL_WRITESET
     | CAP_UNORDERED
-    | CAP_ANNOTATION
-    | CAP_STREAMING;
+    | CAP_ANNOTATION;
+
+/// The provider's capabilities, reported in every view. Without that of streaming the server refuses
+/// `wsrep_trx_fragment_size`. Fragments are replicated nevertheless: of other members, and of a server that splits `LOAD
+/// DATA` (`wsrep_load_data_splitting`), which does not look at the capability.
+pub(crate) fn capabilities(settings: &Settings) -> Capabilities {
+    CAPABILITIES | if settings.streams() { CAP_STREAMING } else { 0 }
+}
 
 /// See the module. Usable from any thread.
 pub(crate) struct Provider {

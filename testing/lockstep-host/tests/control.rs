@@ -220,6 +220,9 @@ fn bad_options_stop_the_start(cluster: &mut Cluster) {
 }
 
 fn the_provider_says_who_it_is(cluster: &mut Cluster) {
+    if cluster.kind == Kind::Lockstep {
+        cluster.nodes[1].options = "trx.streaming=yes".into();
+    }
     cluster.start_all().unwrap();
     let identity = cluster.member(0).call("identity", json!({})).unwrap();
     assert_eq!(identity["name"], "Galera", "{identity}");
@@ -231,10 +234,17 @@ fn the_provider_says_who_it_is(cluster: &mut Cluster) {
     );
     assert_eq!(identity["isolation"], true);
     let capabilities = identity["capabilities"].as_u64().unwrap();
-    // Multi-master, certification, parallel applying, replay, isolation, pause, causal reads, streaming.
-    for bit in [0, 1, 2, 3, 4, 5, 6, 15] {
+    // Multi-master, certification, parallel applying, replay, isolation, pause, causal reads.
+    for bit in [0, 1, 2, 3, 4, 5, 6] {
         assert_ne!(capabilities & 1 << bit, 0, "capability {bit} of {capabilities:#x}");
     }
+    let streams = |capabilities: &Value| capabilities.as_u64().unwrap() & 1 << 15 != 0;
+    let by_default = cluster.kind == Kind::Galera;
+    assert_eq!(streams(&identity["capabilities"]), by_default);
+    let asked = cluster.member(1).call("identity", json!({})).unwrap();
+    assert!(streams(&asked["capabilities"]), "trx.streaming=yes");
+    let view = cluster.member(0).call("view", json!({})).unwrap();
+    assert_eq!(streams(&view["capabilities"]), by_default, "{view}");
     let view = cluster.member(1).call("view", json!({})).unwrap();
     assert_eq!(view["members"].as_array().unwrap().len(), 2);
     assert!(view["my_idx"].as_i64() >= Some(0));

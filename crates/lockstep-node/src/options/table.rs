@@ -261,4 +261,5 @@ const ROWS: &[Row] = &[
     row("socket.ssl_password_file", NAME, "", NoEffect("keys are without a password"), "the private key's password").unset().refuse(When::Not(""), "a password beside the key protects nothing: write the key without one (openssl pkey -in KEY -out NEW), mode 0600"),
     row("socket.ssl_reload", Kind::Bool, "", Galera, "yes: read certificate, key and authority again, for connections made from now on; so does FLUSH SSL").act(),
     row("status.address", NAME, "", Own, "a TCP address (host:port) that serves the read-only status; none: only the socket in the data directory"),
+    row("trx.streaming", Kind::Bool, "no", Own, "whether the server lets clients set wsrep_trx_fragment_size: streaming transactions that collide with others may hang, or lose updates, under any provider"),
 ];

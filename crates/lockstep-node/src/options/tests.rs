@@ -83,7 +83,7 @@ fn galera_event_line_is_parsed() {
         "apply.delay = 0s; apply.lag_limit = 10000; apply.order = writeset; apply.pace = 0s; apply.paused = no; apply.until = none; \
          async.max_at_risk = 10000; base_dir = .; base_port = 16001; "
     ));
-    assert!(shown.ends_with("; status.address = ; "));
+    assert!(shown.ends_with("; status.address = ; trx.streaming = no; "));
     let notes = o.notes();
     let has = |warn, text: &str| notes.contains(&Note { warn, text: text.to_owned() });
     assert!(has(false, "provider option gcache.size = 10M sets log.size = 10M"), "{notes:?}");

@@ -11,7 +11,7 @@ use crate::guard::guarded;
 use crate::lifecycle::connect::text_of;
 use crate::lifecycle::state_files::gtid_out;
 use crate::lifecycle::{connect as connection, control, option_change};
-use crate::provider::{CAPABILITIES, Provider};
+use crate::provider::{self, Provider};
 use crate::status::log::Log;
 use crate::status::stats;
 use crate::trx::append;
@@ -111,8 +111,9 @@ unsafe extern "C-unwind" fn init(wsrep: *mut Wsrep, args: *const InitArgs) -> St
     }
 }
 
-unsafe extern "C-unwind" fn capabilities(_: *mut Wsrep) -> Capabilities {
-    CAPABILITIES
+unsafe extern "C-unwind" fn capabilities(wsrep: *mut Wsrep) -> Capabilities {
+    // SAFETY: the server passes a valid table.
+    unsafe { enter(wsrep, "capabilities", 0, |p| provider::capabilities(&p.cx.host.settings)) }
 }
 
 unsafe extern "C-unwind" fn options_set(wsrep: *mut Wsrep, conf: *const c_char) -> Status {

@@ -23,6 +23,7 @@ pub(crate) struct Settings {
     causal_read_us: AtomicU64,
     log_conflicts: AtomicBool,
     zone: u8,
+    streams: bool,
 }
 
 impl Settings {
@@ -32,6 +33,7 @@ impl Settings {
             causal_read_us: AtomicU64::new(0),
             log_conflicts: AtomicBool::new(false),
             zone: options.zone(),
+            streams: options.bool("trx.streaming"),
             options: Mutex::new(options),
             saved: Mutex::new(saved),
         };
@@ -118,6 +120,11 @@ impl Settings {
     /// `member.zone`.
     pub(crate) fn zone(&self) -> u8 {
         self.zone
+    }
+
+    /// `trx.streaming`.
+    pub(crate) fn streams(&self) -> bool {
+        self.streams
     }
 }
 

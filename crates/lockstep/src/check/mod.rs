@@ -577,6 +577,23 @@ mod tests {
     }
 
     #[test]
+    fn fragment_size_without_streaming_option_is_refused() {
+        let clean = std::fs::read_to_string(data("clean.cnf")).unwrap();
+        let found = |lines: &str| {
+            let path = std::env::temp_dir().join(format!("lockstep-check-sr-{}.cnf", std::process::id()));
+            std::fs::write(&path, format!("{clean}\n[mysqld]\n{lines}\n")).unwrap();
+            let cnf = Cnf::read(std::slice::from_ref(&path), "10.11").unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let refused = check(&cnf, &Fake::default()).into_iter().filter(|f| f.level == Refused);
+            refused.map(|f| f.option).collect::<Vec<_>>()
+        };
+        let streams = "wsrep_provider_options=trx.streaming=yes";
+        assert_eq!(found("wsrep_trx_fragment_size=1M"), ["wsrep_trx_fragment_size"]);
+        assert_eq!(found(&format!("wsrep_trx_fragment_size=1M\n{streams}")), [""; 0]);
+        assert_eq!(found("wsrep_trx_fragment_size=0"), [""; 0]);
+    }
+
+    #[test]
     fn empty_address_warns_of_new_cluster_at_each_start() {
         expect(
             &findings("bootstrap.cnf", &Fake::default()),

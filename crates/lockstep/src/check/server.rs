@@ -44,6 +44,11 @@ pub(super) fn settings(check: &mut Check<'_>) {
         let text = "as the default of all sessions, RSU changes tables on this member only: set it in single sessions";
         check.about(Level::Unwise, "wsrep_OSU_method", text);
     }
+    if check.number("wsrep_trx_fragment_size", 0) > 0 && !check.options.bool("trx.streaming") {
+        let text = "the server does not start, because streaming replication is off: remove the setting, or set \
+                    trx.streaming=yes in wsrep_provider_options (docs/from-galera.md, Streaming replication)";
+        check.about(Level::Refused, "wsrep_trx_fragment_size", text);
+    }
     if !check.is_on("wsrep_certify_nonPK", true) {
         let text = "OFF: changes of tables without a primary key fail";
         check.about(Level::Unwise, "wsrep_certify_nonPK", text);

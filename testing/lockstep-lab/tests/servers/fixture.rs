@@ -57,6 +57,15 @@ pub(crate) fn spec() -> ClusterSpec {
     spec
 }
 
+/// As [`spec`], for clients that set `wsrep_trx_fragment_size`.
+pub(crate) fn streaming_spec() -> ClusterSpec {
+    let mut spec = spec();
+    if kind() == Kind::Lockstep {
+        spec.provider_options.push(("trx.streaming".into(), "yes".into()));
+    }
+    spec
+}
+
 /// The lock on "one cluster at a time", with the shared one if it is alive.
 static SHARED: Mutex<Option<Cluster>> = Mutex::new(None);
 
@@ -73,7 +82,7 @@ pub(crate) fn shared() -> Result<Shared, LocalError> {
         *guard = None;
     }
     if guard.is_none() {
-        *guard = Some(Cluster::start(&spec())?);
+        *guard = Some(Cluster::start(&streaming_spec())?);
     }
     if let Some(cluster) = guard.as_ref() {
         cluster.servers[0].client()?.run(&["DROP DATABASE IF EXISTS test", "CREATE DATABASE test"])?;

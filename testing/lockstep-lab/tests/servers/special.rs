@@ -3,7 +3,7 @@
 use lockstep_lab::Cluster;
 use lockstep_local::{SstMethod, has_ipv6};
 
-use crate::fixture::{Test, alone, eventually, same, session, spec};
+use crate::fixture::{Test, alone, eventually, same, session, spec, streaming_spec};
 
 /// A cluster of two whose members know each other by `host` and listen on `listen`.
 fn works_under(host: &str, listen: &str) -> Test {
@@ -47,7 +47,7 @@ fn members_may_have_ipv6_addresses() -> Test {
 #[test]
 fn member_with_binlog_feeds_async_replica() -> Test {
     let _alone = alone();
-    let mut spec = spec();
+    let mut spec = streaming_spec();
     spec.members = 2;
     spec.log_bin = true;
     spec.sst_method = SstMethod::Mariabackup;

@@ -4,7 +4,7 @@ use super::{Applier, Break};
 use crate::context::Context;
 use crate::host::server_keeps_gtids;
 use crate::lifecycle::state_files::{gtid_out, uuid_out};
-use crate::provider::CAPABILITIES;
+use crate::provider::capabilities;
 use lockstep_abi::*;
 use lockstep_node::core::Seqno;
 use lockstep_node::{ViewInfo as NodeView, ViewStatus as NodeViewStatus};
@@ -23,7 +23,7 @@ pub(super) fn buffer(cx: &Context, info: &NodeView) -> ViewBuffer {
             NodeViewStatus::NonPrimary => ViewStatus::NON_PRIMARY,
             NodeViewStatus::Disconnected => ViewStatus::DISCONNECTED,
         },
-        capabilities: CAPABILITIES,
+        capabilities: capabilities(&cx.host.settings),
         my_idx: info.my_index.map_or(-1, |at| at as i32),
         proto_ver: cx.host.proto_ver,
     };
