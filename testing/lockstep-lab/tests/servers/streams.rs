@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_lab::Cluster;
+use lockstep_lab::{Cluster, ClusterSpec};
 use lockstep_local::LocalError;
 
 use crate::distance::leads;
 use crate::failover::{done, lockstep};
-use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
+use crate::fixture::{Kind, Test, alone, eventually, fails, kind, same, session, shared, spec};
 
 /// Transactions of three fragments, one after the other, until told to stop: how many were committed.
 fn stream(cluster: &Cluster, worker: usize, stop: &AtomicBool, committed: &AtomicU64) -> Test {
@@ -98,5 +98,24 @@ fn views_in_the_midst_of_streaming_transactions_stop_nobody() -> Test {
     let log = "SELECT COUNT(*) FROM mysql.wsrep_streaming_log";
     eventually("fragments gone", || Ok(cluster.same_everywhere(log)?.number()? == 0))?;
     assert!(cluster.is_whole());
+    Ok(())
+}
+
+/// A server refuses streaming in a clear way if its provider does not offer it (`trx.streaming`).
+#[test]
+fn fragment_size_without_option_is_refused() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(()); // it always offers it
+    }
+    let _alone = alone();
+    let cluster = Cluster::start(&ClusterSpec { members: 1, ..spec() })?;
+    let mut client = cluster.servers[0].client()?;
+    client.run(&["CREATE DATABASE test", "CREATE TABLE test.t (id INT PRIMARY KEY)"])?;
+    fails(&mut client, "SET SESSION wsrep_trx_fragment_size = 1000", 1231)?;
+    let warnings = client.query("SHOW WARNINGS")?.rows;
+    let text = format!("{warnings:?}");
+    assert!(text.contains("the wsrep_provider does not support streaming replication"), "{text}");
+    client.run(&["BEGIN", "INSERT INTO test.t VALUES (1)", "COMMIT"])?;
+    same("rows", client.number("SELECT COUNT(*) FROM test.t")?, 1);
     Ok(())
 }
