@@ -6,9 +6,10 @@
 //! executed again, whatever the position is. The mark of a statement that is only begun tells how to find out
 //! ([`crate::ddl::recovery`]).
 //!
-//! A mark refers to the tables that existed when it was made. With it the journal keeps the words of the statement: they show
-//! whether a table may have been given another one's name since ([`DdlJournal::unclear_after`]). The journal also records each table that is created again
-//! after a crash ([`crate::ddl::ctas_replay`]), and so shows which marks are older than the table.
+//! A mark refers to the tables that existed when it was made. With it the journal keeps the words of the statement: they
+//! show whether a table may have been given another one's name since ([`DdlJournal::unclear_after`]). The journal also
+//! records each table that is created again after a crash ([`crate::ddl::ctas_replay`]), and so shows which marks are
+//! older than the table.
 //!
 //! The file is text: one line for each record, preceded by a checksum (docs/format-disk.md). It applies only to the
 //! database in this directory. It names the inodes of files that every database has, so that it does not count for a
@@ -33,6 +34,12 @@ const TITLE_WITHOUT_WORDS: &str = "lockstep statements 1";
 const MAX_BYTES: u64 = 1 << 20;
 /// The number of marks that are kept then: far more statements than a server executes before InnoDB writes its log.
 const KEEP: usize = 4096;
+/// The number of the newest marks whose words are kept then. Without its words a statement counts as one that may have
+/// removed any table. Words take up to 2 KB, so that those of all marks would fill the file, and each mark rewrite it.
+const KEEP_WORDS: usize = 256;
+
+/// The most lines of one write: words and mark.
+const LINES_AT_ONCE: usize = 2;
 
 /// The state of a statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -241,7 +248,8 @@ impl DdlJournal {
             inner.marks.pop_first();
         }
         let Inner { marks, words, .. } = &mut *inner;
-        words.retain(|seqno, _| marks.contains_key(seqno));
+        let oldest = marks.keys().nth_back(KEEP_WORDS - 1).copied();
+        words.retain(|seqno, _| Some(*seqno) >= oldest && marks.contains_key(seqno));
         let mut text = line(&format!("{TITLE} {}", database(&self.dir)));
         for (seqno, entry) in inner.needed() {
             text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, &entry)));
@@ -328,8 +336,11 @@ impl Inner {
         let mut first = true;
         while let Some(raw) = lines.next() {
             let Some(content) = unline(raw) else {
-                // A write that never finished. A line with its end was complete, and has been damaged.
-                if lines.peek().is_none() && !raw.ends_with('\n') {
+                // A write that never finished: its last line has no end, or the page before its last one is missing. Any
+                // other line was complete, and has been damaged.
+                let is_cut = !raw.ends_with('\n') && lines.peek().is_none();
+                let lacks_page = raw.contains('\0') && lines.clone().count() < LINES_AT_ONCE;
+                if is_cut || lacks_page {
                     return Ok(());
                 }
                 return Err("one of its lines is damaged".into());
@@ -604,6 +615,37 @@ mod tests {
         marks.expect(at(9)).unwrap();
         check(&marks);
         check(&dir.open().0);
+    }
+
+    #[test]
+    fn write_that_lacks_its_first_page_is_dropped() {
+        let dir = Dir::new("page");
+        let (marks, _) = dir.open();
+        marks.begun(at(5), COMPARE, words("DROP TABLE t")).and_then(|()| marks.done(at(5))).unwrap();
+        let begins = std::fs::metadata(dir.file()).unwrap().len() as usize;
+        marks.begun(at(6), COMPARE, words("DROP TABLE s")).unwrap();
+        let mut bytes = std::fs::read(dir.file()).unwrap();
+        bytes[begins..begins + 20].fill(0);
+        std::fs::write(dir.file(), &bytes).unwrap();
+        let (marks, warning) = dir.open();
+        assert_eq!((warning, marks.of(at(5)), marks.of(at(6))), (None, Some(Mark::Done), None));
+    }
+
+    #[test]
+    fn rewritten_file_has_words_of_newest_marks_only() {
+        let dir = Dir::new("words");
+        let (marks, _) = dir.open();
+        lock(&marks.inner).history = at(0).uuid;
+        let sql = "CREATE TABLE sbtest1 (id INT NOT NULL AUTO_INCREMENT, k INT DEFAULT 0, c CHAR(120), PRIMARY KEY (id))";
+        for seqno in 0..KEEP_WORDS as Seqno + 10 {
+            lock(&marks.inner).note(seqno, Line::Words(words(sql)));
+            lock(&marks.inner).note(seqno, Line::Mark(Mark::Done));
+        }
+        marks.begun(at(1000), COMPARE, words(sql)).unwrap();
+        let inner = lock(&marks.inner);
+        assert_eq!((inner.words.len(), inner.marks.len()), (KEEP_WORDS, KEEP_WORDS + 11));
+        let of_words = inner.bytes / KEEP_WORDS as u64 * KEEP_WORDS as u64;
+        assert!(of_words + KEEP as u64 * 64 < MAX_BYTES / 2, "the next mark does not rewrite it: {of_words}");
     }
 
     #[test]
