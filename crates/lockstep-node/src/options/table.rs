@@ -134,7 +134,7 @@ const ROWS: &[Row] = &[
     row("apply.delay", Kind::Time(Duration::ZERO, ms(7 * 86_400_000)), "0s", Own, "the member's server gets entries when they are this old; it takes no writes meanwhile, and reports itself desynced").live(),
     row("apply.lag_limit", Kind::Int(1, i64::MAX), "10000", Own, "entries behind the cluster from which on the member reports itself desynced").live(),
     row("apply.order", Kind::Enum(&["writeset", "schema", "serial"]), "writeset", Own, "what is applied in parallel: write-sets without a row in common (writeset), without a database in common (schema), or nothing (serial)").live(),
-    row("apply.pace", Kind::Time(Duration::ZERO, ms(600_000)), "0s", Own, "the member slows writes of its own clients down while the server of a Synced voter lags by more than an eighth of this, so that no lag exceeds it; by 0.1 s each at most; at least 500ms, or 0: off").live(),
+    row("apply.pace", Kind::Time(Duration::ZERO, ms(600_000)), "0s", Own, "the member slows writes of its own clients down while the server of a Synced voter lags by more than an eighth of this, so that lags stay below it; by 0.1 s each at most; at least 500ms, or 0: off").live(),
     row("apply.paused", Kind::Bool, "no", Own, "the member goes on receiving, acknowledging and keeping entries, but its server gets none; it takes no writes meanwhile").live(),
     row("apply.until", Kind::Until, "none", Own, "the member's server gets what is up to here, and no more; it takes no writes meanwhile").live(),
     row("async.max_at_risk", Kind::Int(1, 1_000_000_000), "10000", Own, "transactions that may be committed ahead of the cluster under async and semisync, of 256 MiB together at most; a new leader leaves out so many seqnos").live(),

@@ -58,11 +58,10 @@ impl LocalTransactions {
         };
         let is_streaming = flags & FLAG_TRX_END == 0 || !trx.lock().is_first();
         submit::set_undefined(cx, meta, conn, trx.id);
+        // First, because this member may lose its right to write meanwhile.
+        self.pacer.wait(cx, trx);
         let status = match cx.may_write(Write::Rows) {
-            Ok(()) => {
-                self.pacer.wait(cx, trx);
-                certify_trx(cx, conn, trx, flags, meta, in_order)
-            }
+            Ok(()) => certify_trx(cx, conn, trx, flags, meta, in_order),
             Err(status) => trx.lock().not_ordered(status),
         };
         if status != Status::OK && is_streaming {

@@ -36,11 +36,11 @@ const UNLIMITED: f64 = f64::INFINITY;
 
 /// How many transactions in a second a member may submit because of a server with this lag, which finishes `speed`
 /// transactions in a second: no limit up to an eighth of the bound, then from 5/4 of the speed down to an eighth at the
-/// bound.
+/// bound. An entry takes two round trips to a far server and back, which is no lag: there the limit begins later.
 ///
 /// The decline is exponential, so that the loop is as stable with many members that write as with one.
-fn limit_for(lag: Micros, speed: f64, bound: Micros) -> f64 {
-    let free = bound / 8;
+fn limit_for(lag: Micros, speed: f64, bound: Micros, round_trip: Micros) -> f64 {
+    let free = (bound / 8).max((2 * round_trip).min(bound / 2));
     if bound == 0 || lag <= free {
         return UNLIMITED;
     }
@@ -90,6 +90,8 @@ struct Server {
     /// Seqnos finished in a second.
     speed: f64,
     lag: Micros,
+    /// When it last finished anything, or had nothing to do.
+    moved_at: Micros,
 }
 
 impl Server {
@@ -107,8 +109,14 @@ impl Server {
         // An entry that arrives now waits until all before it have finished. But a server that is never behind is as
         // fast as entries arrive, which may be slow. Then none of them is old.
         let wait = arrivals.above(finished) as f64 * 1e6 / speed.max(1e-3);
-        let lag = (wait as Micros).min(2 * arrivals.age(now, finished));
-        Server { at: now, finished, speed, lag }
+        let lag = match before {
+            Some(_) => (wait as Micros).min(2 * arrivals.age(now, finished)),
+            // Its speed is not known yet.
+            None => 0,
+        };
+        let stood = before.filter(|before| before.finished == finished && arrivals.above(finished) > 0);
+        let moved_at = stood.map_or(now, |before| before.moved_at);
+        Server { at: now, finished, speed, lag, moved_at }
     }
 }
 
@@ -204,7 +212,12 @@ impl Pace {
         let mut because_of = Vec::new();
         let mut longest = 0;
         for (id, server) in self.servers.iter().filter(|(id, _)| counts(ctx, own, id)) {
-            let own_limit = limit_for(server.lag, server.speed, bound);
+            // Slower writers do not help a server that applies nothing, in a long statement for example.
+            if ctx.now.saturating_sub(server.moved_at) >= 2 * bound {
+                continue;
+            }
+            let round_trip = ctx.peers.rtt_to(id).unwrap_or(0);
+            let own_limit = limit_for(server.lag, server.speed, bound, round_trip);
             if own_limit < UNLIMITED {
                 because_of.push(*id);
                 longest = longest.max(server.lag);
