@@ -121,6 +121,19 @@ impl Context {
         self.stop_with(reason, true);
     }
 
+    /// Leaves the cluster in order and ends all waits; then the process ends. The next start applies from the log what this
+    /// process cannot.
+    pub(crate) fn repeat_from_log(&self, reason: &str) {
+        if self.set_failed() {
+            return;
+        }
+        self.host.log.error(format!("{reason}: this member leaves the cluster, and then its process ends"));
+        if let Some(node) = self.node() {
+            node.repeat_from_log(reason);
+        }
+        self.sequence.fail();
+    }
+
     /// Leaves the cluster and ends all waits. `corrupt`: the next start takes a state transfer.
     pub(crate) fn stop_with(&self, reason: &str, corrupt: bool) {
         if self.set_failed() {

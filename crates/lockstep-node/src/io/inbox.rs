@@ -46,6 +46,8 @@ pub(crate) enum Input {
     },
     CausalCancelled(u64),
     Fail(String),
+    /// As `Fail`; then the process ends.
+    RepeatFromLog(String),
     /// To see what comes of an error in the program.
     Panic,
     Membership(Arc<Reply<MembershipNow>>),

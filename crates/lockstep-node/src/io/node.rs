@@ -403,6 +403,12 @@ impl Node {
         self.push(Input::Fail(reason.to_string()));
     }
 
+    /// The server cannot apply an entry that a new process applies: it leaves the cluster in order, and then its process
+    /// ends. Without effect on the process if it leaves already.
+    pub fn repeat_from_log(&self, reason: &str) {
+        self.push(Input::RepeatFromLog(reason.to_string()));
+    }
+
     /// Makes `ls-node` panic, for tests.
     pub fn panic(&self) {
         self.push(Input::Panic);

@@ -436,6 +436,7 @@ impl Runtime {
                 self.engine.causal_cancelled(id);
             }
             Input::Fail(text) => self.engine.give_up(&text),
+            Input::RepeatFromLog(text) => self.engine.repeat_from_log(&text),
             Input::Panic => panic!("debug.panic was set"),
             Input::FoundBefore(seqno) => self.engine.found_before(seqno),
             Input::Vote { seqno, opinion, text, reply } => self.engine.vote(seqno, opinion, text, reply),

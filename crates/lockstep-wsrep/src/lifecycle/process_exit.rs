@@ -7,9 +7,8 @@ use std::time::Duration;
 /// The last line of the log has this long.
 const LOG_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ends the process, at the node's request or for a write-set that only a new process can apply. No thread of the server is
-/// waited for.
-pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) -> ! {
+/// Ends the process at the node's request. No thread of the server is waited for.
+pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
     cx.set_failed();
     if matches!(why, ServerEnd::Diverged | ServerEnd::NeedsState) {
         cx.ddl.database_is_corrupt(&cx.host);

@@ -22,6 +22,8 @@ struct Planned {
 #[derive(Debug, Default)]
 pub(in crate::member) struct Ending {
     planned: Option<Planned>,
+    /// Why the process ends once this member has left.
+    after_leave: Option<String>,
 }
 
 impl Ending {
@@ -68,6 +70,18 @@ impl Ending {
         self.plan(now + END_DELAY, ServerEnd::RepeatsFromLog, text);
     }
 
+    /// A new process applies from the log what this one cannot. The others must not miss its vote: it leaves first.
+    pub(in crate::member) fn ends_after_leave(&mut self, text: &str) {
+        self.after_leave = Some(text.to_owned());
+    }
+
+    /// This member has left the cluster.
+    pub(in crate::member) fn left(&mut self, now: Micros) {
+        if let Some(text) = self.after_leave.take() {
+            self.plan(now + END_DELAY, ServerEnd::RepeatsFromLog, &text);
+        }
+    }
+
     fn plan(&mut self, until: Micros, why: ServerEnd, text: &str) {
         self.planned.get_or_insert(Planned { ticket: u64::MAX, until, why, text: text.to_owned() });
     }
@@ -100,6 +114,19 @@ mod tests {
         ending.written(7);
         assert_eq!(ending.take_due(END_DELAY), Some((ServerEnd::Diverged, "diverged".into())));
         assert_eq!(ending.take_due(Micros::MAX), None);
+    }
+
+    #[test]
+    fn process_that_repeats_from_log_ends_after_the_leave() {
+        let mut ending = Ending::default();
+        ending.left(5);
+        assert_eq!(ending.take_due(Micros::MAX), None, "an ordinary leave");
+        ending.ends_after_leave("lost COMMIT");
+        assert_eq!(ending.take_due(Micros::MAX), None);
+        ending.left(10);
+        assert_eq!(ending.take_due(10), None);
+        let end = Some((ServerEnd::RepeatsFromLog, "lost COMMIT".into()));
+        assert_eq!(ending.take_due(10 + END_DELAY), end);
     }
 
     #[test]

@@ -227,11 +227,12 @@ impl Member {
             args.position
         };
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
+        let database_log = if founded { args.log } else { self.log_of_database(args.log) };
         let facts = LogFacts {
             committed: self.ctx.raft.committed_state(),
             first: bases.first(),
             gap: self.ctx.raft.gap_around(position.seqno),
-            database_log: args.log,
+            database_log,
         };
         let in_doubt = match doubt {
             Some((seqno, InDoubtDecision::TakeState)) => Some(seqno),
@@ -437,6 +438,37 @@ impl Member {
         self.disconnect();
     }
 
+    /// The log that the database belongs to. A state file without one, which another program may have written, is no reason
+    /// for a state transfer if no other member has a database to copy.
+    fn log_of_database(&mut self, named: Uuid) -> Uuid {
+        let others =
+            self.ctx.raft.membership().members.iter().any(|m| m.id != self.ctx.me.id && !m.arbitrator);
+        let own = self.ctx.raft.committed_state();
+        if !named.is_nil() || others || self.ctx.me.arbitrator || own.log_id == own.history {
+            return named;
+        }
+        let log_id = own.log_id;
+        self.ctx.log(
+            Level::Warn,
+            "grastate.dat does not say to which log the data belong: this log's are taken for it, because no other member \
+             has data",
+        );
+        log_id
+    }
+
+    /// Leaves as in [`Self::give_up`], and then ends the process: a new one applies from the log what this one cannot. A
+    /// server that leaves already ends by itself.
+    pub(crate) fn repeat_from_log(&mut self, text: &str) {
+        let leaves = self.roster.leave.has_begun();
+        self.give_up(text);
+        if !leaves {
+            self.recovery.ending.ends_after_leave(text);
+        }
+        if !self.roster.leave.is_under_way() {
+            self.recovery.ending.left(self.ctx.now);
+        }
+    }
+
     /// Advances an orderly leave, and ends the connections when its steps are done.
     pub(in crate::member) fn leave_step(&mut self) {
         if !self.roster.leave.is_under_way() {
@@ -457,6 +489,7 @@ impl Member {
         self.roster.sync.left();
         self.recovery.transfers.end();
         self.forget_peers();
+        self.recovery.ending.left(self.ctx.now);
         self.ctx.out.push(Effect::Left);
     }
 

@@ -200,6 +200,22 @@ fn member_killed_between_new_log_and_state_needs_transfer() {
 }
 
 #[test]
+fn only_server_whose_state_file_names_no_log_trusts_its_own() {
+    let history = Uuid([0x99; 16]);
+    let mut lab = Lab::new(0, &Tuning::default());
+    lab.data = (Gtid { uuid: history, seqno: 407 }, Uuid::NIL);
+    lab.add(&Tuning::default(), |_| {});
+    lab.until("it is Primary", 1_000_000, |lab| primary(lab, 0));
+    for _ in 0..5 {
+        lab.write(0);
+        lab.run(10_000);
+    }
+    lab.restart(0, |args| (args.position, args.log) = (Gtid { uuid: history, seqno: 410 }, Uuid::NIL));
+    lab.until("it goes on", 5_000_000, |lab| lab.logged("goes on from seqno 410 by the log"));
+    assert!(lab.logged("grastate.dat does not say to which log the data belong"));
+}
+
+#[test]
 fn status_after_leave_shows_when_others_disconnected() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.run(300_000_000);

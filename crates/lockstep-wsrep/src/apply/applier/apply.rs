@@ -3,13 +3,12 @@
 use super::{Applier, Break, Held, Job, MEASURED, Next};
 use crate::apply::blocked_time::BlockedTime;
 use crate::ddl::CrashOutcome;
-use crate::lifecycle::process_exit;
 use crate::trx::state::{Place, dummy_flags};
 use crate::trx::submit::apply_meta;
 use crate::trx::table::{Handle, Remote};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
-use lockstep_node::{Delivery, Ordered, ServerEnd};
+use lockstep_node::{Delivery, Ordered};
 
 impl<'a> Applier<'a> {
     /// A write-set has been taken.
@@ -63,14 +62,11 @@ impl<'a> Applier<'a> {
             // The database is consistent up to this seqno, and the fragments are in the server's store. The next start
             // continues here by the log, and commits the whole transaction. Nothing else can: this process has rolled the
             // rows back.
-            process_exit::end_server(
-                cx,
-                ServerEnd::RepeatsFromLog,
-                &format!(
-                    "this server rolled back the streaming transaction of seqno {seqno} when the majority was lost, \
-                     but the other members commit it"
-                ),
-            );
+            cx.repeat_from_log(&format!(
+                "this server rolled back the streaming transaction of seqno {seqno} when the majority was lost, but the \
+                 other members commit it"
+            ));
+            return Next::Again;
         }
         let given = ordered.writeset.meta.flags;
         if given & FLAG_ROLLBACK != 0 && ordered.writeset.meta.source == cx.identity.own() {
