@@ -1,7 +1,7 @@
 //! How long a disk has finished nothing although it has something to write.
 //!
 //! Answers to heartbeats say that a process lives, not that its disk does: a hung disk gives no error, and its writes never
-//! end. Only progress tells. So this compares what a disk has been given with what it has finished, at each report.
+//! end. Only progress tells. So this compares the position given to a disk with the position that it has finished.
 
 use crate::types::Micros;
 

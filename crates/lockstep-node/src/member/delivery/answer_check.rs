@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_due_once_delivery_has_passed_earlier_commit_index() {
+    fn answers_are_due_once_delivery_has_passed_them() {
         let mut check = AnswerCheck::default();
         assert_eq!(check.step(0, 0, committed(3)), None, "there is no run");
         assert_eq!(check.step(0, 1, committed(3)), Some(Committed::default()));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_that_delivery_has_passed_gets_unknown_and_process_ends() {
+    fn overlooked_thread_gets_unknown_and_process_ends() {
         for overlooks in [true, false] {
             let mut lab = Lab::empty();
             if overlooks {

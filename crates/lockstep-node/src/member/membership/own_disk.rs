@@ -127,7 +127,7 @@ mod tests {
     /// Under `async` a leader reports commits that no disk has. A hung follower's end would help nobody while nothing is
     /// committed.
     #[test]
-    fn member_with_hung_disk_stays_while_nothing_is_committed_without_it() {
+    fn member_with_hung_disk_stays_if_nobody_commits_without_it() {
         use lockstep_core::policy::{Policy, PolicyKind};
         let policy = Policy { kind: PolicyKind::Async, ..Policy::default() };
         let mut lab = Lab::new(3, &Tuning { policy, ..tuning() });

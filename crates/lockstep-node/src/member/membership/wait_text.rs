@@ -38,7 +38,7 @@ pub(in crate::member) fn own_disk_text(ctx: &Context) -> Option<String> {
         .then(|| format!("this member's disk has finished no write {}", for_seconds(time)))
 }
 
-/// Whose disks have completed no write, and for how long.
+/// The members whose disks have completed no write, and for how long.
 pub(in crate::member) fn hung_disks_text(ctx: &Context, disks: &[(MemberId, Micros)]) -> String {
     let of = |(id, time): &(MemberId, Micros)| {
         format!("no write on the disk of {} {}", ctx.name_of(id), for_seconds(*time))
