@@ -92,6 +92,19 @@ pub fn peek_vote<D: Disk>(disk: &D) -> Result<Option<Vote>, OpenError> {
     Ok(Some(IdFile::open(disk, false)?.slot.vote))
 }
 
+/// The owner of a log that is about to be opened; `None` without a log.
+///
+/// # Errors
+/// As [`Log::open`].
+pub fn peek_identity<D: Disk>(disk: &D) -> Result<Option<Identity>, OpenError> {
+    let dir = disk.describe();
+    let names = disk.list().map_err(|e| OpenError::io(&dir, "list the log directory", e))?;
+    if !names.iter().any(|n| n == ID_FILE) {
+        return Ok(None);
+    }
+    Ok(Some(IdFile::open(disk, false)?.slot.identity()))
+}
+
 impl<D: Disk> Log<D> {
     /// Opens the log in the disk's directory, or makes a new one in an empty directory. Everything is
     /// read and checked; `visitor` is shown the log from its oldest base on.

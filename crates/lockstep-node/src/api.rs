@@ -63,6 +63,8 @@ pub enum ServerEnd {
     /// The member yields to a branch and takes its state at the next start. If no member of the branch answers then, it
     /// continues with its own, complete data.
     YieldedToBranch,
+    /// The log went back in time. The next start quarantines it, and the member returns as a new one.
+    LogReverted,
 }
 
 /// Ends the server's process. Receives the reason, and a text for the log. Called once: on `ls-node`, or on a thread of its

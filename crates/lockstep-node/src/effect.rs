@@ -73,7 +73,7 @@ pub(crate) enum Effect {
     Causal { id: u64, seqno: Option<Seqno> },
     /// Answers the query `token`: the cluster's committed position, or why it is unknown.
     CommittedPosition { token: u64, result: Result<Gtid, String> },
-    /// This member's log is no longer part of the cluster's branch: the next start quarantines it, for this reason.
+    /// This member's log must not be used any more: the next start quarantines it, for this reason.
     QuarantineLog(Box<QuarantineRequest>),
     /// The answer to the operator's command `token`.
     Answer { token: u64, answer: Answer },
@@ -96,9 +96,23 @@ pub(crate) struct TrimLimits {
     pub(crate) max_bytes: u64,
 }
 
+/// Why a log is quarantined.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum QuarantineRequest {
+    /// A branch has replaced it.
+    Superseded(Superseded),
+    /// It went back in time.
+    Reverted {
+        /// The owner of the log.
+        member: MemberId,
+        /// The reason, one line for people.
+        why: String,
+    },
+}
+
 /// The log to give up, and the branch that replaces it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct QuarantineRequest {
+pub(crate) struct Superseded {
     /// The owner of the log.
     pub(crate) member: MemberId,
     /// History and log id.

@@ -1,13 +1,14 @@
 //! Mutated input of peers and people: introductions, messages between nodes, provider options.
 
 use bytes::Bytes;
+use lockstep_core::raft::Durable;
 use lockstep_core::{Gtid, Uuid};
 use lockstep_fuzz::{Target, outcome};
 
 use crate::api::LocalState;
 use crate::options::Options;
 use crate::pack::{Packed, Packer, unpack};
-use crate::wire::{FRAME_RAFT, Health, Hello, NodeMessage};
+use crate::wire::{Evidence, FRAME_RAFT, Health, Hello, NodeMessage, Sighting};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -57,11 +58,17 @@ fn node_messages() {
         has_state: false,
         held_back: false,
     };
+    let durable = Durable { term: 3, last_term: 2, last_index: 9 };
     let request = Bytes::from_static(b"rsync\0tcp://x:4444");
     let messages = [
         NodeMessage::Health(health),
         NodeMessage::Health(Health { held_back: true, ..health }),
         NodeMessage::WritesRejected,
+        NodeMessage::Evidence(Evidence {
+            sighting: Sighting { view_uuid: id, incarnation: 3 << 20, durable },
+            reporter: durable,
+            only_two_vote: true,
+        }),
         NodeMessage::Peers(vec!["a:1".into(), "[::1]:2".into()]),
         NodeMessage::StateRequest {
             donor: "n1,".into(),

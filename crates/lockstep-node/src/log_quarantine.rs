@@ -1,12 +1,12 @@
-//! Log quarantine: the request to set a member's log aside at its next start, because another branch has replaced its own.
-//! A file stores the request, because the log is open as long as the process runs.
+//! Log quarantine: the request to set a member's log aside at its next start, because another branch has replaced its own,
+//! or because it went back in time. A file stores the request, because the log is open as long as the process runs.
 //!
-//! The operator may have given up the other branch meanwhile. So the request is executed only if a member of that branch
-//! answers at the start; otherwise it is dropped, and made again when the member meets the branch later. Entries that the
-//! branch lacks go to a rescue file first.
+//! A reverted log is set aside in any case. A branch may have been given up by the operator meanwhile: then the request is
+//! executed only if a member of that branch answers at the start. Otherwise it is dropped, and made again when the member
+//! meets the branch later. Entries that the branch lacks go to a rescue file first.
 
 use crate::api::{Level, NodeConfig, NodeError};
-use crate::effect::QuarantineRequest;
+use crate::effect::{QuarantineRequest, Superseded};
 use crate::records;
 use crate::rescued::is_transaction;
 use crate::uuids::random_uuid;
@@ -21,33 +21,57 @@ use std::time::{Duration, Instant};
 
 /// The file's name. State-transfer scripts keep files with this ending.
 const FILE: &str = "lockstep.branch.log";
-/// The first line of a valid request.
-const FIRST: &str = "lockstep branch 1";
+/// The first line of the request to give up a log for a branch.
+const SUPERSEDED: &str = "lockstep branch 1";
+/// The first line of the request to give up a log that went back in time.
+const REVERTED: &str = "lockstep reverted 1";
 /// How long a start waits for an answer of the branch.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 impl QuarantineRequest {
     fn to_text(&self) -> String {
-        let QuarantineRequest { member, own: (history, log_id), branch, fork, cluster, address, why } = self;
-        format!(
-            "{FIRST}\nmember {member}\nhistory {history}\nlog {log_id}\nbranch {branch}\nfork {fork}\ncluster {cluster}\n\
-             address {address}\nwhy {why}\n"
-        )
+        match self {
+            QuarantineRequest::Superseded(superseded) => {
+                let Superseded { member, own: (history, log_id), branch, fork, cluster, address, why } =
+                    superseded;
+                format!(
+                    "{SUPERSEDED}\nmember {member}\nhistory {history}\nlog {log_id}\nbranch {branch}\nfork {fork}\n\
+                     cluster {cluster}\naddress {address}\nwhy {why}\n"
+                )
+            }
+            QuarantineRequest::Reverted { member, why } => {
+                format!("{REVERTED}\nmember {member}\nwhy {why}\n")
+            }
+        }
     }
 
     fn from_text(text: &str) -> Option<QuarantineRequest> {
         let mut lines = text.lines();
-        (lines.next()? == FIRST).then_some(())?;
+        let first = lines.next()?;
         let mut next = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned);
-        Some(QuarantineRequest {
-            member: Uuid::parse(&next("member")?)?,
-            own: (Uuid::parse(&next("history")?)?, Uuid::parse(&next("log")?)?),
-            branch: Uuid::parse(&next("branch")?)?,
-            fork: next("fork")?.parse().ok()?,
-            cluster: next("cluster")?,
-            address: next("address")?,
-            why: next("why")?,
-        })
+        match first {
+            SUPERSEDED => Some(QuarantineRequest::Superseded(Superseded {
+                member: Uuid::parse(&next("member")?)?,
+                own: (Uuid::parse(&next("history")?)?, Uuid::parse(&next("log")?)?),
+                branch: Uuid::parse(&next("branch")?)?,
+                fork: next("fork")?.parse().ok()?,
+                cluster: next("cluster")?,
+                address: next("address")?,
+                why: next("why")?,
+            })),
+            REVERTED => Some(QuarantineRequest::Reverted {
+                member: Uuid::parse(&next("member")?)?,
+                why: next("why")?,
+            }),
+            _ => None,
+        }
+    }
+
+    fn why(&self) -> &str {
+        match self {
+            QuarantineRequest::Superseded(superseded) => &superseded.why,
+            QuarantineRequest::Reverted { why, .. } => why,
+        }
     }
 }
 
@@ -108,9 +132,23 @@ pub(crate) fn execute(
     if !config.may_begin_anew {
         return Err(NodeError::Refused(format!(
             "{}. Start this member without --wsrep-new-cluster",
-            request.why
+            request.why()
         )));
     }
+    let request = match request {
+        QuarantineRequest::Superseded(request) => request,
+        QuarantineRequest::Reverted { member, why } => {
+            let identity = lockstep_log::peek_identity(disk).map_err(|e| NodeError::Log(e.to_string()))?;
+            if identity.is_some_and(|identity| identity.member_id != member.0) {
+                return drop_it("that was said of another member's log");
+            }
+            let aside = lockstep_log::quarantine(disk).map_err(|e| NodeError::Log(e.to_string()))?;
+            done(dir).map_err(NodeError::Log)?;
+            let text = format!("{why}. It is set aside now, as {aside}.*. This member joins as a new one");
+            (config.logger)(Level::Warn, &text);
+            return Ok(());
+        }
+    };
     if !reaches(&request, config, tls)? {
         return drop_it(&format!(
             "nobody of the branch, history {}, answers at {}. When it meets that branch again it will look again",
@@ -140,11 +178,7 @@ pub(crate) fn execute(
 
 /// Whether a member of the branch answers now. The introduction carries the old log, so the branch refuses it and does not
 /// take it for a joiner.
-fn reaches(
-    request: &QuarantineRequest,
-    config: &NodeConfig,
-    tls: Option<TlsConfig>,
-) -> Result<bool, NodeError> {
+fn reaches(request: &Superseded, config: &NodeConfig, tls: Option<TlsConfig>) -> Result<bool, NodeError> {
     let Ok(address) = Address::parse(&request.address, 4567) else { return Ok(false) };
     let me = Hello {
         history: request.own.0,
@@ -184,7 +218,7 @@ enum Rescued {
 }
 
 /// Writes what the log holds beyond the fork to a rescue file.
-fn rescue<D: Disk + Clone>(disk: &D, request: &QuarantineRequest) -> Result<Rescued, OpenError> {
+fn rescue<D: Disk + Clone>(disk: &D, request: &Superseded) -> Result<Rescued, OpenError> {
     let hint = lockstep_log::peek_vote(disk)?.map_or(0, |vote| vote.commit_hint);
     let mut builder = RestoreBuilder::new(hint);
     let mut visit = |replay: Replay| match replay {
@@ -234,8 +268,8 @@ mod tests {
     use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId};
     use lockstep_log::MemDisk;
 
-    fn example() -> QuarantineRequest {
-        QuarantineRequest {
+    fn example() -> Superseded {
+        Superseded {
             member: Uuid([1; 16]),
             own: (Uuid([2; 16]), Uuid([0xa3; 16])),
             branch: Uuid([4; 16]),
@@ -251,14 +285,17 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("lockstep-aside-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         assert_eq!(requested(&dir), Ok(None));
-        request(&dir, &example()).unwrap();
-        assert_eq!(requested(&dir), Ok(Some(Some(example()))));
+        let reverted = QuarantineRequest::Reverted { member: Uuid([1; 16]), why: "as n2 knows: lost".into() };
+        for wanted in [QuarantineRequest::Superseded(example()), reverted] {
+            request(&dir, &wanted).unwrap();
+            assert_eq!(requested(&dir), Ok(Some(Some(wanted))));
+        }
         std::fs::write(dir.join(FILE), "n2 goes on alone").unwrap();
         assert_eq!(requested(&dir), Ok(Some(None)), "not one that can be done");
         done(&dir).unwrap();
         assert_eq!(requested(&dir), Ok(None));
         std::fs::remove_dir_all(&dir).unwrap();
-        assert!(request(&dir, &example()).is_err());
+        assert!(request(&dir, &QuarantineRequest::Superseded(example())).is_err());
     }
 
     /// A log of three transactions.
@@ -352,13 +389,32 @@ mod tests {
                     }
                 }
             });
-            request(&dir, &QuarantineRequest { address: format!("127.0.0.1:{port}"), ..example() }).unwrap();
+            let superseded = Superseded { address: format!("127.0.0.1:{port}"), ..example() };
+            request(&dir, &QuarantineRequest::Superseded(superseded)).unwrap();
             execute(&disk, &dir, &config(&dir), None).unwrap();
             assert_eq!(id(), !there, "whether its log is where it was");
             assert_eq!(dir.join("lockstep.damaged.1.id.log").exists(), there);
             assert_eq!(requested(&dir), Ok(None), "it is asked once");
             over.store(true, std::sync::atomic::Ordering::Release);
             thread.join().unwrap();
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn reverted_log_is_set_aside_unless_it_is_of_another_member() {
+        let dir = std::env::temp_dir().join(format!("lockstep-reverted-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let disk = RealDisk::new(&dir).unwrap();
+        drop(Log::open(disk.clone(), Options { new_member_id: [1; 16], ..Options::default() }, &mut |_| {
+            Ok(())
+        }));
+        for (member, is_owner) in [(Uuid([2; 16]), false), (Uuid([1; 16]), true)] {
+            request(&dir, &QuarantineRequest::Reverted { member, why: "it lacks index 9".into() }).unwrap();
+            execute(&disk, &dir, &config(&dir), None).unwrap();
+            assert_eq!(dir.join("lockstep.id.log").exists(), !is_owner);
+            assert_eq!(dir.join("lockstep.damaged.1.id.log").exists(), is_owner);
+            assert_eq!(requested(&dir), Ok(None), "it is executed once");
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }

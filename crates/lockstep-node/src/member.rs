@@ -41,6 +41,7 @@ use log_retention::Presence;
 pub(crate) use membership::connection_state::ConnectionState;
 use membership::peers::Peers;
 use membership::quorum::Quorum;
+use membership::reverted_log::RevertedLog;
 use outbox::Outbox;
 use recovery::Recovery;
 use std::sync::Arc;
@@ -98,6 +99,7 @@ impl Member {
         let delivery = delivery::Delivery { deliverer, apply_holds, ..delivery::Delivery::default() };
         let mut quorum = Quorum::default();
         quorum.note_seen(now);
+        let reverted_log = RevertedLog::new(&raft, (me.view_uuid, me.incarnation));
         let ctx = Context {
             raft,
             me,
@@ -113,7 +115,7 @@ impl Member {
         };
         Member {
             ctx,
-            roster: membership::Roster::default(),
+            roster: membership::Roster { reverted_log, ..membership::Roster::default() },
             recovery,
             delivery,
             admin: admin::Admin::default(),
@@ -130,6 +132,7 @@ impl Member {
     pub(crate) fn remember(&mut self, entry: &Entry) {
         self.delivery.deliverer.remember(entry);
         self.recovery.votes.remember(entry);
+        self.roster.disk_notes.remember(entry);
     }
 
     /// This member's result for `seqno` was judged in an earlier incarnation.
@@ -331,6 +334,7 @@ impl Member {
                     self.compare_clocks(&op.entries);
                     self.delivery.pace.written(&self.ctx, &op);
                     self.recovery.votes.follow(&op);
+                    self.roster.disk_notes.follow(&op);
                     self.delivery.deliverer.follow(&op);
                     if op.truncate_from.is_some_and(|from| from < self.delivery.deliverer.next_index())
                         && diverged.is_none()
@@ -443,10 +447,15 @@ impl Member {
         Standing {
             state: self.local_state(),
             synced_but_for_hold: synced && !self.is_desynced(),
-            leaving: self.roster.leave.has_begun(),
+            leaving: self.is_to_leave(),
             delivered: self.delivery.deliverer.delivered(),
             delivering: self.delivery.deliverer.is_running(),
         }
+    }
+
+    /// Whether the leader is to take this member's vote.
+    fn is_to_leave(&self) -> bool {
+        self.roster.leave.has_begun() || self.roster.reverted_log.waits().is_some()
     }
 
     fn is_desynced(&self) -> bool {
@@ -479,7 +488,7 @@ impl Member {
             finished: self.ctx.finished(),
             lowest_seen: self.delivery.lowest_seen(self.ctx.finished()),
             delivered: self.delivery.deliverer.delivered(),
-            leaving: self.roster.leave.has_begun(),
+            leaving: self.is_to_leave(),
             has_state: self.delivery.deliverer.has_started(),
             held_back: self.ctx.has_held_server(),
         }

@@ -7,6 +7,7 @@ use lockstep_core::branch::PARENTS_KEPT;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{MemberInfo, Role};
 use lockstep_core::policy::Policy;
+use lockstep_core::raft::Durable;
 use lockstep_core::vote::Opinion;
 use lockstep_core::{Gtid, Index, MemberId, Seqno, Term, Uuid, ViewUuid};
 
@@ -216,6 +217,51 @@ pub struct Health {
     pub held_back: bool,
 }
 
+/// A member's durable state, as another member knew it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Sighting {
+    /// The member's view UUID at that time.
+    pub(crate) view_uuid: ViewUuid,
+    /// The member's incarnation at that time.
+    pub(crate) incarnation: u64,
+    /// The part of its durable state that it had shown.
+    pub(crate) durable: Durable,
+}
+
+impl Sighting {
+    pub(crate) fn encode(&self, w: &mut Writer) {
+        w.raw(&self.view_uuid.0);
+        w.u64(self.incarnation);
+        put_durable(w, &self.durable);
+    }
+
+    pub(crate) fn decode(r: &mut Reader) -> Result<Sighting, DecodeError> {
+        Ok(Sighting { view_uuid: Uuid(r.array()?), incarnation: r.u64()?, durable: durable_from(r)? })
+    }
+}
+
+/// Evidence of a member's durable state before it connected: see `member/membership/reverted_log.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Evidence {
+    /// The recipient's earlier state.
+    pub(crate) sighting: Sighting,
+    /// The reporter's own term and log.
+    pub(crate) reporter: Durable,
+    /// The reporter and the recipient are the only voters.
+    pub(crate) only_two_vote: bool,
+}
+
+fn put_durable(w: &mut Writer, durable: &Durable) {
+    let Durable { term, last_term, last_index } = durable;
+    w.u64(*term);
+    w.u64(*last_term);
+    w.u64(*last_index);
+}
+
+fn durable_from(r: &mut Reader) -> Result<Durable, DecodeError> {
+    Ok(Durable { term: r.u64()?, last_term: r.u64()?, last_index: r.u64()? })
+}
+
 /// The messages between nodes beside Raft's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NodeMessage {
@@ -244,6 +290,8 @@ pub(crate) enum NodeMessage {
     AskVerdicts { after: Seqno, to: Seqno },
     /// To the leader: the hash of the sender's own verdicts; `None` if it does not know all of them.
     Verdicts { after: Seqno, to: Seqno, hash: Option<u64> },
+    /// To a member that connects: evidence of its durable state.
+    Evidence(Evidence),
 }
 
 /// An operator's command, forwarded from the member that received it to the one that executes it.
@@ -433,6 +481,12 @@ impl NodeMessage {
                 // A hash is never 0.
                 w.u64(hash.unwrap_or(0));
             }
+            NodeMessage::Evidence(Evidence { sighting, reporter, only_two_vote }) => {
+                w.u8(14);
+                sighting.encode(&mut w);
+                put_durable(&mut w, reporter);
+                w.bool(*only_two_vote);
+            }
         }
         w.into_bytes()
     }
@@ -481,6 +535,11 @@ impl NodeMessage {
                 to: r.i64()?,
                 hash: Some(r.u64()?).filter(|hash| *hash != 0),
             },
+            14 => NodeMessage::Evidence(Evidence {
+                sighting: Sighting::decode(&mut r)?,
+                reporter: durable_from(&mut r)?,
+                only_two_vote: r.bool()?,
+            }),
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
         r.end()?;
@@ -527,6 +586,15 @@ mod tests {
             NodeMessage::AskVerdicts { after: 4, to: 9 },
             NodeMessage::Verdicts { after: 4, to: 9, hash: Some(7) },
             NodeMessage::Verdicts { after: 4, to: 9, hash: None },
+            NodeMessage::Evidence(Evidence {
+                sighting: Sighting {
+                    view_uuid: id,
+                    incarnation: 3 << 20,
+                    durable: Durable { term: 1, last_term: 2, last_index: 3 },
+                },
+                reporter: Durable { term: 4, last_term: 5, last_index: 6 },
+                only_two_vote: true,
+            }),
         ];
         for message in messages {
             let bytes = message.to_bytes();

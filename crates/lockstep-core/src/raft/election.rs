@@ -206,6 +206,7 @@ impl Election {
         last: (Term, Index),
     ) {
         let granted = term > local.term()
+            && local.may_support(&from)
             && !self.leader_is_active(local)
             && is_up_to_date(local, last)
             // The vote that a grant promises would not become durable.
@@ -227,7 +228,7 @@ pub(super) fn grants_vote(local: &Local, candidate: MemberId, term: Term, last: 
         Some(id) => id == candidate,
         None => local.leader().is_none(),
     } || local.is_active(Failpoint::TwoVotes);
-    term == local.term() && free && is_up_to_date(local, last)
+    term == local.term() && free && local.may_support(&candidate) && is_up_to_date(local, last)
 }
 
 /// Whether a log that ends with `last` holds all that a vote of this member must protect.
@@ -244,6 +245,9 @@ pub(super) fn may_campaign(local: &Local) -> bool {
         return false;
     }
     let (id, log) = (&local.id(), local.log());
+    if !local.may_support(id) {
+        return false;
+    }
     if !log.exists() || log.tail().membership.is_voter(id) {
         return log.exists();
     }

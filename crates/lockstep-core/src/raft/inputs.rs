@@ -22,6 +22,7 @@ impl Raft {
             recovery: LogRecovery::default(),
             tail_fetch: TailFetch::default(),
             acks: Acks::new(),
+            witness: Witness::default(),
             commit_policy: CommitPolicy::default(),
             replication: Replication::default(),
             relay: Relay::default(),
@@ -91,9 +92,16 @@ impl Raft {
             }
             Message::PreVoteReply { term, granted } => self.on_pre_vote_reply(from, term, granted),
             Message::Vote { term, last_index, last_term, transfer } => {
+                // A candidate asks once its own vote is durable.
+                self.witness.note_term(&self.local, from, term);
                 self.on_vote(from, term, (last_term, last_index), transfer)
             }
-            Message::VoteReply { term, granted } => self.on_vote_reply(from, term, granted),
+            Message::VoteReply { term, granted } => {
+                if granted {
+                    self.witness.note_term(&self.local, from, term);
+                }
+                self.on_vote_reply(from, term, granted)
+            }
             Message::Append { term, prev_index, prev_term, commit, persisted, context, entries } => {
                 if self.accept_or_reject(from, term, (prev_index, context)) {
                     let carried = Carried { prev_index, prev_term, commit, persisted, entries };
@@ -183,6 +191,10 @@ impl Raft {
             return;
         }
         if !self.local.is_leader() {
+            if term > self.local.term() {
+                // It replaces an ack of our term.
+                self.witness.note_acks(&self.local, &self.acks);
+            }
             self.acks.record(&self.local, from, term, persisted);
         } else if term > self.local.term() {
             self.on_newer_term(from, term);
@@ -333,6 +345,19 @@ impl Raft {
     pub fn transfer_leadership(&mut self, now: Micros, to: MemberId) -> Result<(), TransferError> {
         self.local.advance(now);
         self.transfer.begin(&self.local, to)
+    }
+
+    /// This member's disk has gone back in time: from now on it does not campaign, and votes for this candidate only, in
+    /// terms after `term`, which the candidate has entered.
+    ///
+    /// This member no longer knows its votes and acks of terms up to `term`. So the caller must know that no other member
+    /// can win with them. If the candidate leads in `term`, it steps down: it counts acks of entries that are lost, and
+    /// learns in a new term where the log ends now.
+    pub fn vote_only_for(&mut self, now: Micros, candidate: MemberId, term: Term) {
+        self.local.advance(now);
+        self.local.set_only_candidate(candidate);
+        let term = if term > Term::MAX / 2 { 0 } else { term + 1 };
+        self.become_follower(term.max(self.local.term()), None);
     }
 
     /// Takes a proposal; it is sent, or appended, at the end of the round, and again after a change of leader, until

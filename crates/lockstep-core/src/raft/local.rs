@@ -42,6 +42,8 @@ pub(super) struct Local {
     voted_for: Option<MemberId>,
     role: Role,
     leader: Option<MemberId>,
+    /// See [`super::Raft::vote_only_for`].
+    only_candidate: Option<MemberId>,
     log: Log,
     disk: Disk,
 }
@@ -56,7 +58,8 @@ impl Local {
             false => vote,
         };
         let disk = Disk::new(log.last());
-        Local { config, now, wall: 0, term, voted_for, role: Role::Follower, leader: None, log, disk }
+        let (role, leader, only_candidate) = (Role::Follower, None, None);
+        Local { config, now, wall: 0, term, voted_for, role, leader, only_candidate, log, disk }
     }
 
     /// This member's id.
@@ -97,6 +100,11 @@ impl Local {
     /// The member that got this member's vote in `term`.
     pub(super) fn voted_for(&self) -> Option<MemberId> {
         self.voted_for
+    }
+
+    /// Whether this member may support the campaign of `id`; itself included.
+    pub(super) fn may_support(&self, id: &MemberId) -> bool {
+        self.only_candidate.is_none_or(|only| only == *id)
     }
 
     pub(super) fn log(&self) -> &Log {
@@ -227,6 +235,10 @@ impl Local {
         self.disk.vote_changed();
         self.leader = None;
         self.log.forget_leader();
+    }
+
+    pub(super) fn set_only_candidate(&mut self, id: MemberId) {
+        self.only_candidate = Some(id);
     }
 
     pub(super) fn set_role(&mut self, role: Role) {

@@ -49,6 +49,7 @@ mod tail_fetch;
 mod testing;
 mod transfer;
 mod wait_times;
+mod witness;
 mod write;
 
 pub use commit_policy::BlockedOn;
@@ -60,6 +61,7 @@ pub use log::Gap;
 pub use output::Output;
 pub use replication::{PeerProgress, ProgressState};
 pub use restore::{RestoreBuilder, Restored};
+pub use witness::Durable;
 pub use write::{Rescue, Vote, WriteOp};
 
 use crate::types::*;
@@ -81,6 +83,7 @@ use streams::Ends;
 use survey::LogSurvey;
 use tail_fetch::TailFetch;
 use transfer::LeadershipTransfer;
+use witness::Witness;
 
 /// The Raft core of one member: routes inputs to its components, and carries on their outputs.
 ///
@@ -97,6 +100,8 @@ pub struct Raft {
     /// A candidate fetches our log tail.
     tail_fetch: TailFetch,
     acks: Acks,
+    /// Evidence of the other members' disks.
+    witness: Witness,
     /// Decides when commits may return.
     commit_policy: CommitPolicy,
     /// The leader's view of its peers, and the messages to them.

@@ -40,6 +40,29 @@ impl Raft {
         self.local.has_committed_in_term()
     }
 
+    /// This member's term and the end of its log. At the start of a process that is what its disk holds.
+    pub fn durable(&self) -> Durable {
+        let tail = self.local.log().tail();
+        Durable { term: self.local.term(), last_term: tail.term, last_index: self.local.log().last() }
+    }
+
+    /// The durable state that another member is known to have had.
+    pub fn witnessed(&mut self, id: &MemberId) -> Durable {
+        self.witness.note_acks(&self.local, &self.acks);
+        self.witness.of(id)
+    }
+
+    /// Whether this member and `id` are the only voters of the committed membership, and no later one is in the log. Then
+    /// this member has every committed entry, and no other member can win an election.
+    pub fn is_only_other_voter(&self, id: &MemberId) -> bool {
+        let (membership, log) = (self.local.membership(), self.local.log());
+        log.tail().membership_index <= self.local.commit()
+            && membership.voters().count() == 2
+            && membership.is_voter(&self.local.id())
+            && membership.is_voter(id)
+            && *id != self.local.id()
+    }
+
     /// The last index on a peer's disk, as far as its leader knows; 0 if we do not lead.
     pub fn matched(&self, id: &MemberId) -> Index {
         self.replication.matched(id)

@@ -26,13 +26,15 @@ impl Raft {
         self.election.clear_votes();
         self.recovery.end();
         self.local.set_leader(leader);
-        if leader.is_some() {
+        if let Some(leader) = leader {
+            self.witness.note_term(&self.local, leader, term);
             self.election.note_leader_active(&self.local);
         }
     }
 
     fn enter_term(&mut self, term: Term) {
         if term > self.local.term() {
+            self.witness.note_acks(&self.local, &self.acks);
             self.local.enter_term(term);
             self.election.forget_leader();
             self.acks.enter_term();

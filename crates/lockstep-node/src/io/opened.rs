@@ -12,7 +12,7 @@ pub(crate) struct Opened<D: Disk> {
     pub(crate) log: Log<D>,
     pub(crate) recovered: Recovered,
     pub(crate) builder: RestoreBuilder,
-    /// Its trim marks.
+    /// Its trim marks, outcomes, and last note.
     pub(crate) marks: Vec<Entry>,
 }
 
@@ -20,7 +20,7 @@ impl<D: Disk> Opened<D> {
     pub(crate) fn new(disk: &D, options: Options) -> Result<Opened<D>, OpenError> {
         let hint = lockstep_log::peek_vote(disk)?;
         let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
-        let mut marks = Vec::new();
+        let (mut marks, mut note) = (Vec::new(), None);
         let mut visit = |replay: Replay| match replay {
             Replay::Base { base, .. } => {
                 if base.is_empty() {
@@ -35,10 +35,14 @@ impl<D: Disk> Opened<D> {
                 if body.first().is_some_and(|kind| KEPT_AT_START.contains(kind)) {
                     marks.push(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
                 }
+                if body.first() == Some(&(EntryKind::Note as u8)) {
+                    note = Some(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
+                }
                 builder.record(index, term, body).map_err(trouble)
             }
         };
         let (log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
+        marks.extend(note);
         Ok(Opened { log, recovered, builder, marks })
     }
 }

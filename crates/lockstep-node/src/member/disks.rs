@@ -2,7 +2,8 @@
 
 use super::harness::Lab;
 use crate::effect::{Effect, ReadFailure, ReadRequest};
-use lockstep_core::raft::WriteOp;
+use lockstep_core::raft::{RestoreBuilder, Restored, Vote, WriteOp};
+use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, Index};
 use std::collections::BTreeMap;
 
@@ -10,8 +11,11 @@ use std::collections::BTreeMap;
 const READ_AT_ONCE: usize = 64;
 
 /// The log of one member.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
+    /// The state that the log begins with.
+    base: Option<StateSnapshot>,
+    vote: Vote,
     entries: BTreeMap<Index, Entry>,
     /// The ticket of the last write that is not synced.
     unsynced: Option<u64>,
@@ -23,9 +27,11 @@ pub(super) struct Disk {
 
 impl Disk {
     fn write(&mut self, op: &WriteOp) {
-        if op.reset.is_some() {
+        if let Some(base) = &op.reset {
             self.entries.clear();
+            self.base = Some((**base).clone());
         }
+        self.vote = op.vote.unwrap_or(self.vote);
         if let Some(from) = op.truncate_from {
             self.entries.split_off(&from);
         }
@@ -41,6 +47,22 @@ impl Disk {
     /// Syncs all writes; returns the last ticket, if any is new.
     pub(super) fn sync(&mut self) -> Option<u64> {
         self.unsynced.take()
+    }
+
+    /// The log as a new process reads it back.
+    pub(super) fn restored(&self) -> Option<Restored> {
+        let mut builder = RestoreBuilder::new(0);
+        if let Some(base) = &self.base {
+            builder.base(base.to_bytes()).expect("a base");
+        }
+        for entry in self.entries.values() {
+            builder.record(entry.index, entry.term, entry.body().clone()).expect("the next record");
+        }
+        builder.finish(self.vote)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
     }
 
     /// Answers the reads; the log may have changed since they were requested.

@@ -307,6 +307,38 @@ impl Lab {
         }
     }
 
+    /// The member's process ends.
+    pub(super) fn stop(&mut self, at: usize) {
+        self.cut(at, true);
+        self.nodes[at].up = false;
+    }
+
+    /// A new process of the member begins with this disk. `starts`: how often its log was opened, as the disk says.
+    pub(super) fn boot(&mut self, at: usize, disk: Disk, starts: u64) {
+        self.stop(at);
+        self.restarts += 1;
+        let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
+        view_uuid.0[0] = self.restarts;
+        let (now, node) = (self.now, &mut self.nodes[at]);
+        node.setup.starts = starts;
+        let raft = Raft::new(node.setup.config(), disk.restored(), now);
+        let me = Hello { incarnation: starts << 20, view_uuid, ..node.setup.hello.clone() };
+        let (position, log) = (Gtid::UNDEFINED, Uuid::NIL);
+        node.finished = Arc::new(AtomicI64::new(position.seqno));
+        node.commits =
+            Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: node.finished.clone() });
+        node.member = Member::new(raft, me, node.setup.tuning.clone(), node.finished.clone(), now);
+        disk.entries().for_each(|entry| node.member.remember(entry));
+        node.member.set_commit_barrier(Some(node.commits.clone()));
+        node.member.at(now, WALL + now);
+        node.member.connect(ConnectArgs { log, ..args_at(position) }, view_uuid, Uuid([0x78; 16])).unwrap();
+        node.disk = disk;
+        node.inbox.clear();
+        node.to_finish.clear();
+        node.up = true;
+        self.cut(at, false);
+    }
+
     /// Changes the policy, and returns once it is in force on all members.
     pub(super) fn set_policy(&mut self, change: impl FnOnce(&mut Policy)) {
         let mut policy = self.nodes[0].member.ctx.raft.policy();

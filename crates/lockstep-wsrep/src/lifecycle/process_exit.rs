@@ -28,6 +28,9 @@ pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
             "this server's process ends now, so that its clients go to another member. After a restart, which systemd does \
              by itself once the disk lets the process go, it continues by its log"
         }
+        ServerEnd::LogReverted => {
+            "this server's process ends now, to join as a new member after a restart, which systemd does by itself"
+        }
         ServerEnd::LogFailed | ServerEnd::RepeatsFromLog => {
             "this server's process ends now, to continue by its log after a restart, which systemd does by itself"
         }

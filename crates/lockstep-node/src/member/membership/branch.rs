@@ -9,8 +9,7 @@
 //! branch lacks, it stops: its next start quarantines its log, and it joins as a new member.
 
 use crate::api::Level;
-use crate::effect::Effect;
-use crate::effect::QuarantineRequest;
+use crate::effect::{Effect, QuarantineRequest, Superseded};
 use crate::member::context::Context;
 use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::Answer;
@@ -133,7 +132,7 @@ impl Branches {
              kept in lockstep.rescue.*.log",
             hello.name, hello.history, tail.history, tail.seqno
         );
-        ctx.out.push(Effect::QuarantineLog(Box::new(QuarantineRequest {
+        ctx.out.push(Effect::QuarantineLog(Box::new(QuarantineRequest::Superseded(Superseded {
             member: ctx.me.id,
             own: (tail.history, tail.log_id),
             branch: hello.history,
@@ -141,7 +140,7 @@ impl Branches {
             cluster: ctx.cluster.clone(),
             address: hello.address.clone(),
             why: text.clone(),
-        })));
+        }))));
         Meeting::GivesUpLog { text }
     }
 }

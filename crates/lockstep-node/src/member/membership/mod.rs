@@ -3,6 +3,7 @@
 pub(in crate::member) mod admission;
 pub(in crate::member) mod branch;
 pub(in crate::member) mod connection_state;
+pub(in crate::member) mod disk_notes;
 pub(in crate::member) mod disk_progress;
 pub(in crate::member) mod health;
 pub(in crate::member) mod join_target;
@@ -11,15 +12,20 @@ pub(in crate::member) mod leave;
 pub(in crate::member) mod own_disk;
 pub(in crate::member) mod peers;
 pub(in crate::member) mod quorum;
+pub(in crate::member) mod reverted_log;
+#[cfg(test)]
+mod reverted_log_tests;
 pub(in crate::member) mod sync_state;
 pub(in crate::member) mod views_shown;
 pub(in crate::member) mod wait_text;
 
 use branch::Branches;
+use disk_notes::DiskNotes;
 use health::HealthReports;
 use leader_tasks::LeaderTasks;
 use leave::Leave;
 use own_disk::OwnDisk;
+use reverted_log::RevertedLog;
 use sync_state::SyncState;
 use views_shown::ViewsShown;
 
@@ -36,6 +42,10 @@ pub(in crate::member) struct Roster {
     pub(in crate::member) sync: SyncState,
     /// Whether this member's disk hangs.
     pub(in crate::member) own_disk: OwnDisk,
+    /// Whether this member's disk went back in time.
+    pub(in crate::member) reverted_log: RevertedLog,
+    /// Evidence of the members' disks in the log.
+    pub(in crate::member) disk_notes: DiskNotes,
     /// When this member reports its health.
     pub(in crate::member) health_reports: HealthReports,
     /// The views that the server has seen.

@@ -17,6 +17,8 @@ pub(crate) const HELD_BACK_SINCE: u16 = 5;
 pub(crate) const REJECTED_WRITES_SINCE: u16 = 6;
 /// The first version with votes on verdicts.
 pub(crate) const VERDICTS_SINCE: u16 = 7;
+/// The first version with evidence of the recipient's durable state.
+pub(crate) const EVIDENCE_SINCE: u16 = 7;
 /// A peer from which something arrived within this time is alive.
 const ALIVE: Micros = 1_500_000;
 /// How long peers may refuse this member for its identity.
@@ -41,6 +43,8 @@ pub(crate) struct Peer {
     pub(in crate::member) version: u16,
     /// The shortest of the latest round trips, once measured.
     pub(in crate::member) rtt: Option<Micros>,
+    /// View UUID and incarnation of its connection before this one.
+    pub(in crate::member) earlier: Option<(ViewUuid, u64)>,
 }
 
 impl Peer {
@@ -89,6 +93,8 @@ pub(crate) struct Peers {
     connected: BTreeMap<MemberId, Peer>,
     /// Members that were connected and are not.
     gone: BTreeMap<MemberId, Gone>,
+    /// View UUID and incarnation of each member's last connection.
+    introduced: BTreeMap<MemberId, (ViewUuid, u64)>,
     /// Addresses of members that cannot be talked to until an administrator acts: the member's name, and the reason.
     unlike: BTreeMap<String, (String, String)>,
     /// Since when peers refuse this member for its identity and none accepts it.
@@ -133,6 +139,11 @@ impl Peers {
     /// A peer that was connected and is not.
     pub(in crate::member) fn gone(&self, id: &MemberId) -> Option<Gone> {
         self.gone.get(id).copied()
+    }
+
+    /// View UUID and incarnation of a member's last connection.
+    pub(in crate::member) fn introduced(&self, id: &MemberId) -> Option<(ViewUuid, u64)> {
+        self.introduced.get(id).copied()
     }
 
     /// A peer's health, once reported.
@@ -195,7 +206,8 @@ impl Peers {
     pub(in crate::member) fn connect(&mut self, raft: &Raft, now: Micros, hello: Hello) {
         self.join_target.follow(raft, &hello);
         self.gone.remove(&hello.id);
-        let peer = Peer { hello, health: None, last_received: now, version: 0, rtt: None };
+        let earlier = self.introduced.insert(hello.id, (hello.view_uuid, hello.incarnation));
+        let peer = Peer { hello, health: None, last_received: now, version: 0, rtt: None, earlier };
         self.connected.insert(peer.hello.id, peer);
     }
 
@@ -209,6 +221,8 @@ impl Peers {
         let peer = self.connected.remove(id)?;
         self.gone.retain(|id, gone| keep(id) || now < gone.since + GONE_RETENTION);
         self.gone.insert(*id, Gone { since: now, last_received: peer.last_received });
+        let (gone, connected) = (&self.gone, &self.connected);
+        self.introduced.retain(|id, _| gone.contains_key(id) || connected.contains_key(id));
         Some(peer)
     }
 

@@ -82,6 +82,11 @@ impl Ending {
         }
     }
 
+    /// This member gives up its log, which went back in time. `starts`: as for [`Ending::gives_way`].
+    pub(in crate::member) fn gives_up_log(&mut self, now: Micros, starts: bool, text: &str) {
+        self.plan(if starts { now } else { now + END_DELAY }, ServerEnd::LogReverted, text);
+    }
+
     fn plan(&mut self, until: Micros, why: ServerEnd, text: &str) {
         self.planned.get_or_insert(Planned { ticket: u64::MAX, until, why, text: text.to_owned() });
     }

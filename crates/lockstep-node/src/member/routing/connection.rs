@@ -58,6 +58,7 @@ impl Member {
         }
         self.ctx.cluster = args.cluster.clone();
         self.ctx.me.view_uuid = view_uuid;
+        self.roster.reverted_log.connect(view_uuid);
         let own = self.ctx.own_view_member();
         self.ctx.raft.set_view_member(own);
         self.ctx.me.incarnation += 1;
@@ -138,13 +139,19 @@ impl Member {
                  this one with --wsrep-new-cluster. To go on with the log, start a member whose data belong to it"
             )));
         }
-        self.ctx.log(Level::Warn, format!("{what}: they do not count, the state will be transferred"));
+        // No proof of a reverted log, which would cost the vote: a member that is killed after a state transfer may have the
+        // donor's data and a log that has not caught up.
+        let text = format!(
+            "{what}, or the log is an older copy: the data do not count, and the state will be transferred"
+        );
+        self.ctx.log(Level::Warn, text);
         args.position = Gtid::UNDEFINED;
         Ok(())
     }
 
     /// Advances the connection state.
     pub(in crate::member) fn connection_step(&mut self) {
+        self.give_up_log_once_demoted();
         match self.ctx.connection.clone() {
             ConnectionState::Idle | ConnectionState::Failed(_) => {}
             ConnectionState::Connecting { args, until, log_at } => self.connecting(args, until, log_at),
@@ -170,7 +177,7 @@ impl Member {
             .iter()
             .position(|m| m.id == self.ctx.me.id && m.view_uuid == self.ctx.me.view_uuid);
         let Some(my_index) = me.filter(|_| self.ctx.raft.deliverable() >= state.index) else {
-            let missing = missing(&self.ctx);
+            let missing = self.missing();
             return self.still_connecting(args, until, log_at, &missing);
         };
         let doubt = args.in_doubt.filter(|_| args.position.uuid == state.history);
@@ -290,6 +297,14 @@ impl Member {
         }
     }
 
+    fn missing(&self) -> String {
+        let missing = missing(&self.ctx);
+        match self.roster.reverted_log.waits() {
+            Some(why) => format!("{why}. {missing}"),
+            None => missing,
+        }
+    }
+
     /// What a member without a primary component waits for; or what the commits of one in a primary component wait for.
     pub(crate) fn waits_for(&self) -> Option<String> {
         let waits = match self.ctx.connection {
@@ -298,7 +313,7 @@ impl Member {
             _ => false,
         };
         if waits {
-            Some(missing(&self.ctx))
+            Some(self.missing())
         } else {
             let acks = self.admin.reports.ack_wait_report(&self.ctx, &self.delivery.submissions);
             acks.or_else(|| disk_wait_report(&self.ctx))

@@ -1,7 +1,7 @@
 //! Inputs of peers and their frames, operators' commands, requests of the front end, and the disk.
 
 use crate::api::{CommitBarrier, Compress, Level, NodeError, ServerEnd, Tuning, VoteReply};
-use crate::effect::{Effect, ReadFailure, ReadFor, ReadRequest};
+use crate::effect::{Effect, QuarantineRequest, ReadFailure, ReadFor, ReadRequest};
 use crate::member::Member;
 use crate::member::admin::operator::{Operator, Others};
 use crate::member::admin::{commits, policy, wait_report};
@@ -11,7 +11,7 @@ use crate::member::log_reads::AfterFailure;
 use crate::member::membership::admission::Admission;
 use crate::member::membership::branch::{self, Meeting};
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::membership::peers::RELAYED_SINCE;
+use crate::member::membership::peers::{EVIDENCE_SINCE, RELAYED_SINCE};
 use crate::member::outbox::OwnMessage;
 use crate::member::recovery::transfer::Wanted;
 use crate::member::unreadable::{Unreadable, unreadable_control};
@@ -19,7 +19,8 @@ use crate::operator::{Answer, Command};
 use crate::pack;
 use crate::submit::Filler;
 use crate::wire::{
-    FRAME_NODE, FRAME_OPERATOR, FRAME_PACKED, FRAME_RAFT, Health, Hello, NodeMessage, OperatorMessage,
+    Evidence, FRAME_NODE, FRAME_OPERATOR, FRAME_PACKED, FRAME_RAFT, Health, Hello, NodeMessage,
+    OperatorMessage, Sighting,
 };
 use bytes::Bytes;
 use lockstep_core::codec::DecodeError;
@@ -145,6 +146,7 @@ impl Member {
                 self.recovery.verdict_votes.on_verdicts(from, after, to, hash);
             }
             NodeMessage::WritesRejected => self.leadership.on_writes_rejected(self.ctx.now, from),
+            NodeMessage::Evidence(evidence) => self.on_evidence(from, &evidence),
         }
     }
 
@@ -336,6 +338,74 @@ impl Member {
         if version >= RELAYED_SINCE {
             self.ctx.raft.peer_relays(id);
         }
+        if version >= EVIDENCE_SINCE {
+            self.report_evidence(id);
+        }
+    }
+
+    /// Reports to a peer its durable state before this connection. The report is the connection's first message
+    /// that the peer acts on: the peer must judge it before it votes or acknowledges.
+    fn report_evidence(&mut self, id: MemberId) {
+        let raft = &mut self.ctx.raft;
+        let earlier = self.ctx.peers.get(&id).and_then(|peer| peer.earlier);
+        let seen = earlier.map(|(view_uuid, incarnation)| Sighting {
+            view_uuid,
+            incarnation,
+            durable: raft.witnessed(&id),
+        });
+        let (reporter, only_two_vote) = (raft.durable(), raft.is_only_other_voter(&id));
+        for sighting in [seen, self.roster.disk_notes.of(&id)].into_iter().flatten() {
+            let evidence = Evidence { sighting, reporter, only_two_vote };
+            self.ctx.send(id, &NodeMessage::Evidence(evidence));
+        }
+    }
+
+    /// A peer reports this member's earlier durable state. If part of it is lost, the log has gone back in time.
+    fn on_evidence(&mut self, from: MemberId, evidence: &Evidence) {
+        if self.failure().is_some() {
+            return;
+        }
+        let Some(what) = self.roster.reverted_log.judge(&self.ctx.raft, evidence) else { return };
+        let why = format!(
+            "this member's log went back in time, as {} knows: {what}. Likely causes: a restored volume or snapshot, or \
+             a disk cache that loses synced writes",
+            self.ctx.name_of(&from)
+        );
+        if !evidence.only_two_vote {
+            return self.give_up_log(&why);
+        }
+        let why = format!(
+            "{why}. This member serves no clients until {} has taken its vote",
+            self.ctx.name_of(&from)
+        );
+        if self.roster.reverted_log.wait(&why, evidence) {
+            self.ctx.log(Level::Error, why);
+        }
+        self.ctx.raft.vote_only_for(self.ctx.now, from, evidence.reporter.term);
+    }
+
+    /// Gives up a reverted log that the cluster no longer needs.
+    pub(in crate::member) fn give_up_log_once_demoted(&mut self) {
+        if self.roster.reverted_log.is_demoted(&self.ctx.raft)
+            && self.failure().is_none()
+            && let Some(why) = self.roster.reverted_log.waits().map(str::to_owned)
+        {
+            self.give_up_log(&why);
+        }
+    }
+
+    /// Fails because the log is reverted: the next start quarantines it, and this member joins as a new one.
+    fn give_up_log(&mut self, why: &str) {
+        let member = self.ctx.me.id;
+        let request = QuarantineRequest::Reverted { member, why: why.to_owned() };
+        self.ctx.out.push(Effect::QuarantineLog(Box::new(request)));
+        let starts = !matches!(self.ctx.connection, ConnectionState::Running { .. });
+        self.fail(&format!(
+            "{why}. It must not vote on what it has lost: its next start sets its log aside as lockstep.damaged.*, and \
+             it joins as a new member"
+        ));
+        let text = "this member gives up its log, which went back in time";
+        self.recovery.ending.gives_up_log(self.ctx.now, starts, text);
     }
 
     /// All connections end: this member has left, or does not join.

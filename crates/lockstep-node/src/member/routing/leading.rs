@@ -28,6 +28,7 @@ impl Member {
         if let Some(mark) = self.roster.leader_tasks.append_view(&mut self.ctx, &self.delivery) {
             self.recovery.verdict_votes.begin(&self.ctx, mark);
         }
+        self.roster.disk_notes.append(&mut self.ctx);
     }
 
     /// Whether commands are under way; rounds are more frequent then.

@@ -1,0 +1,177 @@
+//! A member's disk goes back in time.
+
+use crate::api::{ServerEnd, Tuning};
+use crate::member::harness::Lab;
+use crate::member::membership::peers::EVIDENCE_SINCE;
+use crate::operator::Command;
+use lockstep_core::Gtid;
+
+const VOTER: usize = 2;
+
+/// A cluster, and the disk of its third member before some writes. All members have their writes.
+fn cluster(members: usize) -> (Lab, crate::member::disks::Disk) {
+    let mut lab = Lab::new(members, &Tuning::default());
+    lab.run(1_000_000);
+    let at = members - 1;
+    let old = lab.nodes[at].disk.clone();
+    for _ in 0..5 {
+        let write = lab.write(0);
+        lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+    }
+    lab.run(1_000_000);
+    (lab, old)
+}
+
+fn gives_up(lab: &Lab, at: usize) -> bool {
+    lab.quarantined.contains(&at) && lab.nodes[at].member.failure().is_some()
+}
+
+#[test]
+fn voter_with_reverted_log_gives_it_up() {
+    let (mut lab, old) = cluster(3);
+    lab.boot(VOTER, old, 2);
+    lab.until("it gives up its log", 1_000_000, |lab| gives_up(lab, VOTER));
+    assert!(lab.logged("this member's log went back in time, as n1 knows"), "{:#?}", lab.lines);
+    let end = lab.nodes[VOTER].member.server_must_end();
+    assert!(matches!(end, Some((ServerEnd::LogReverted, _))), "{end:?}");
+    let write = lab.write(0);
+    lab.until("the others go on", 5_000_000, |_| write.try_take().is_some());
+}
+
+#[test]
+fn voter_with_whole_log_keeps_it() {
+    let (mut lab, _) = cluster(3);
+    let disk = lab.nodes[VOTER].disk.clone();
+    lab.boot(VOTER, disk, 2);
+    lab.until("it is in the view", 10_000_000, |lab| lab.nodes[VOTER].member.ctx.connection.is_primary());
+    lab.cut(VOTER, true);
+    lab.run(100_000);
+    lab.cut(VOTER, false);
+    lab.run(3_000_000);
+    assert!(lab.quarantined.is_empty() && !lab.logged("went back in time"), "{:#?}", lab.lines);
+}
+
+/// The leader has the committed entries, and is lost. A voter that missed them and one that forgot them would be a majority.
+#[test]
+fn forgotten_entries_are_not_lost_with_leader() {
+    let (mut lab, old) = cluster(3);
+    lab.cut(1, true);
+    let write = lab.write(0);
+    lab.until("it is committed without n2", 5_000_000, |_| write.try_take().is_some());
+    let last = lab.nodes[0].member.ctx.raft.commit();
+    lab.run(1_000_000);
+    lab.severed.insert((1, 2));
+    lab.boot(VOTER, old, 2);
+    lab.until("n1 tells it", 1_000_000, |lab| gives_up(lab, VOTER));
+    lab.stop(0);
+    lab.severed.clear();
+    lab.cut(1, false);
+    lab.run(10_000_000);
+    assert!(lab.nodes[1].member.ctx.raft.commit() < last && !lab.nodes[1].member.ctx.raft.is_leader());
+}
+
+#[test]
+fn reverted_voter_of_two_helps_before_it_gives_up_log() {
+    let (mut lab, old) = cluster(2);
+    lab.stop(1);
+    lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection.is_primary());
+    lab.boot(1, old, 2);
+    lab.until("it gives up its log", 10_000_000, |lab| gives_up(lab, 1));
+    assert_eq!(lab.voters(0), ["n1"], "it is demoted first");
+    assert!(lab.logged("serves no clients until n1 has taken its vote"), "{:#?}", lab.lines);
+    let write = lab.write(0);
+    lab.until("n1 goes on", 5_000_000, |_| write.try_take().is_some());
+}
+
+/// The reverted log lists a third voter, which has left since.
+#[test]
+fn old_membership_in_reverted_log_is_no_obstacle() {
+    let (mut lab, old) = cluster(3);
+    lab.nodes[1].member.disconnect();
+    lab.until("n2 has left", 10_000_000, |lab| lab.voters(0) == ["n1", "n3"]);
+    lab.stop(1);
+    let write = lab.write(0);
+    lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+    lab.stop(VOTER);
+    lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection.is_primary());
+    lab.boot(VOTER, old, 2);
+    lab.until("it gives up its log", 10_000_000, |lab| gives_up(lab, VOTER));
+    assert_eq!(lab.voters(0), ["n1"]);
+}
+
+/// All members restart, so that only their logs know.
+#[test]
+fn notes_in_logs_reveal_reverted_log_after_full_restart() {
+    let (mut lab, old) = cluster(3);
+    lab.run(2_000_000);
+    let disks: Vec<_> = lab.nodes.iter().map(|node| node.disk.clone()).collect();
+    (0..3).for_each(|at| lab.stop(at));
+    lab.boot(1, disks[1].clone(), 2);
+    lab.boot(VOTER, old, 2);
+    lab.until("n2 tells it", 1_000_000, |lab| gives_up(lab, VOTER));
+    assert!(lab.logged("this member's log went back in time, as n2 knows"), "{:#?}", lab.lines);
+    lab.boot(0, disks[0].clone(), 2);
+    lab.until("the others go on", 10_000_000, |lab| lab.nodes[0].member.ctx.connection.is_primary());
+    assert!(!lab.quarantined.contains(&0) && !lab.quarantined.contains(&1), "{:#?}", lab.lines);
+}
+
+/// All volumes are restored, from copies of different times. The member with the newest copy cannot know that its log went
+/// back, too. An operator lets it go on alone.
+#[test]
+fn newest_of_three_restored_volumes_goes_on_by_order() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let mut copies = Vec::new();
+    for at in 0..3 {
+        for _ in 0..5 {
+            let write = lab.write(0);
+            lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+        }
+        lab.run(2_000_000);
+        copies.push(lab.nodes[at].disk.clone());
+    }
+    let last = lab.nodes[2].member.ctx.raft.last_index();
+    (0..3).for_each(|at| lab.stop(at));
+    for (at, disk) in copies.into_iter().enumerate() {
+        lab.boot(at, disk, 2);
+    }
+    lab.run(10_000_000);
+    assert_eq!(lab.quarantined, [0, 1], "{:#?}", lab.lines);
+    assert_eq!(lab.nodes[2].member.ctx.raft.last_index(), last);
+    (0..2).for_each(|at| lab.stop(at));
+    let tail = lab.nodes[2].member.ctx.raft.tail_state();
+    let position = Gtid { uuid: tail.history, seqno: tail.seqno };
+    lab.restart(2, |args| args.position = position);
+    lab.add(&Tuning::default(), |_| {});
+    lab.run(2_000_000);
+    let token = lab.command(2, Command::Bootstrap);
+    let answer = lab.answer(token);
+    assert!(answer.ok, "{answer:?}");
+    lab.until("the new member votes", 20_000_000, |lab| lab.voters(2) == ["n3", "n4"]);
+}
+
+#[test]
+fn idle_cluster_writes_no_notes() {
+    let (mut lab, _) = cluster(3);
+    lab.run(10_000_000);
+    let last = lab.nodes[0].member.ctx.raft.last_index();
+    lab.run(10_000_000);
+    assert_eq!(lab.nodes[0].member.ctx.raft.last_index(), last);
+}
+
+#[test]
+fn reused_incarnation_is_found_without_lost_entries() {
+    let (mut lab, _) = cluster(3);
+    let disk = lab.nodes[VOTER].disk.clone();
+    lab.boot(VOTER, disk, 1);
+    lab.until("it gives up its log", 1_000_000, |lab| gives_up(lab, VOTER));
+    assert!(lab.logged("has used the incarnation"), "{:#?}", lab.lines);
+}
+
+#[test]
+fn older_version_gets_no_evidence() {
+    let (mut lab, old) = cluster(3);
+    lab.nodes[VOTER].version = EVIDENCE_SINCE - 1;
+    lab.boot(VOTER, old, 2);
+    lab.run(3_000_000);
+    assert!(lab.quarantined.is_empty(), "{:#?}", lab.lines);
+}
