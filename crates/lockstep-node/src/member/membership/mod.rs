@@ -18,6 +18,8 @@ mod reverted_log_tests;
 pub(in crate::member) mod sync_state;
 pub(in crate::member) mod views_shown;
 pub(in crate::member) mod wait_text;
+#[cfg(test)]
+mod whole_log_tests;
 
 use branch::Branches;
 use disk_notes::DiskNotes;
