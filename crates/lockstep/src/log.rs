@@ -419,6 +419,10 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
             }
             Err(e) => line.note = format!("damaged: the payload {e}"),
         },
+        // The leader's own: a disk note.
+        EntryKind::Note if entry.proposal.member.is_nil() => {
+            line.note = "what the leader knows of the members' disks".into();
+        }
         EntryKind::Note => line.note = String::from_utf8_lossy(&entry.payload()).into_owned(),
         EntryKind::Noop => line.note = "a new leader".into(),
         EntryKind::Outcome => match VoteOutcome::from_payload(entry.payload()) {
@@ -560,6 +564,14 @@ mod tests {
                 .note
                 .starts_with("commit.policy=semisync; ")
         );
+    }
+
+    #[test]
+    fn disk_note_is_described_without_its_bytes() {
+        let (kind, proposal) = (EntryKind::Note, Default::default());
+        let header = EntryHeader { index: 7, term: 1, kind, seqno: 5, proposal, time: 0 };
+        let line = describe(&Entry::new(header, &[1, 0, 0xff]), &mut Names::default(), Duration::ZERO);
+        assert_eq!(line.note, "what the leader knows of the members' disks");
     }
 
     #[test]
