@@ -52,6 +52,8 @@ pub struct Counters {
     pub arbitrators_led: u64,
     /// Leadership transfers to the main writer.
     pub follows: u64,
+    /// Members that found out that their disks went back in time.
+    pub rewound: u64,
     /// Appends that went to a relay, and that relays passed on.
     pub relays: u64,
     /// See `relays`.
@@ -87,6 +89,7 @@ impl Counters {
             hung_disks,
             arbitrators_led,
             follows,
+            rewound,
             relays,
             relayed,
             by_kind,
@@ -98,6 +101,7 @@ impl Counters {
         self.hung_disks += hung_disks;
         self.arbitrators_led += arbitrators_led;
         self.follows += follows;
+        self.rewound += rewound;
         self.relays += relays;
         self.relayed += relayed;
         self.faults += faults;

@@ -104,6 +104,11 @@ impl LogCopy {
         self.rules.last().is_some_and(|rules| rules.membership.is_voter(id))
     }
 
+    /// How many members vote, by the end of the log.
+    fn voters(&self) -> usize {
+        self.rules.last().map_or(0, |rules| rules.membership.voters().count())
+    }
+
     /// The rules in force for an entry, and those that came later.
     pub(crate) fn rules(&self, index: Index) -> (Option<&Rules>, impl Iterator<Item = &Rules>) {
         let before = self.rules.iter().rfind(|rules| rules.after < index);
@@ -112,7 +117,7 @@ impl LogCopy {
 }
 
 /// Writes that were handed to the log and are not known to be on disk.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct InFlight {
     op: WriteOp,
     /// Of its entries.
@@ -120,7 +125,7 @@ struct InFlight {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LogBook {
     pub(crate) memory: LogCopy,
     pub(crate) durable: LogCopy,
@@ -156,6 +161,16 @@ impl LogBook {
         self.memory.apply(op, &marks);
         self.in_flight.push_back(InFlight { op: op.clone(), marks });
         Ok(())
+    }
+
+    /// Whether the log has several voters, with the writes in flight or without.
+    pub(crate) fn has_several_voters(&self) -> bool {
+        self.memory.voters().min(self.durable.voters()) > 1
+    }
+
+    /// The last index that may be on the disk.
+    pub(crate) fn durable_last(&self) -> Index {
+        self.memory.mirror.last().max(self.durable.mirror.last())
     }
 
     /// Whether no write in flight removes entries.

@@ -23,6 +23,8 @@ pub enum NodeFault {
     FailedSyncIgnored,
     /// A member without its log returns under its old id.
     IdKept,
+    /// Members do not report evidence of each other's disks.
+    LogGoesBackUnnoticed,
 }
 
 /// An injected fault: its name on the command line, and the seeds that must find it.
@@ -109,6 +111,7 @@ pub const PLANTS: &[Plant] = &[
     plant("any-end-is-torn", Log(AnyEndIsTorn), 150, 150),
     plant("failed-sync-ignored", Node(FailedSyncIgnored), 10, 60),
     plant("id-kept", Node(IdKept), 20, 60),
+    plant("log-goes-back-unnoticed", Node(LogGoesBackUnnoticed), 25, 0),
     plant("certify-from-position", Core(CertifyFromPosition), 10, 60),
     plant("submission-overlooked", Core(SubmissionOverlooked), 10, 0),
     in_writers(plant("follows-at-once", Core(FollowsAtOnce), 20, 0)),

@@ -5,6 +5,7 @@ use crate::leadership_checks::LeadershipChecks;
 use crate::log_copy::{LogBook, LogCopy};
 use crate::profile::DiskSpeed;
 use crate::server::Server;
+use crate::streams::Streams;
 use bytes::Bytes;
 use lockstep_core::{Index, MemberId, Micros, Term};
 use lockstep_log::MemDisk;
@@ -78,6 +79,15 @@ pub(crate) enum Fate {
     Lost,
 }
 
+/// A copy of a disk, with the checkers' book of it.
+pub(crate) struct OldDisk {
+    pub(crate) id: MemberId,
+    pub(crate) disk: MemDisk,
+    pub(crate) book: LogBook,
+    /// The database's position, and its streaming transactions.
+    pub(crate) database: (i64, Streams),
+}
+
 /// A machine.
 pub(crate) struct Node {
     pub(crate) id: MemberId,
@@ -111,6 +121,10 @@ pub(crate) struct Node {
     /// An operator has asked for its removal by force, at any time: the command may wait for a leader, and carry it out after
     /// a restart.
     pub(crate) removal_asked: bool,
+    /// An earlier copy of its disk.
+    pub(crate) old_disk: Option<OldDisk>,
+    /// Its disk was put back to that copy, under its present id.
+    pub(crate) rewound: bool,
     pub(crate) paused_until: Micros,
     pub(crate) process: Option<Process>,
 }

@@ -65,10 +65,12 @@ pub enum Fault {
     /// A member no longer reaches the others of its zone, or some of them, and reaches those of the other zone. Where
     /// leaders send one copy to each zone.
     CutInZone,
+    /// A member's disk is put back to an earlier copy.
+    Rewind,
 }
 
 /// All faults.
-pub const FAULTS: [Fault; 24] = [
+pub const FAULTS: [Fault; 25] = [
     Fault::Crash,
     Fault::CrashLeader,
     Fault::CrashAll,
@@ -93,6 +95,7 @@ pub const FAULTS: [Fault; 24] = [
     Fault::LoseDatabase,
     Fault::Replace,
     Fault::CutInZone,
+    Fault::Rewind,
 ];
 
 /// Which kind of world a seed draws.
@@ -262,6 +265,13 @@ impl Profile {
         Profile { weights, between_zones: rng.one_in(2).then_some(far), ..self }
     }
 
+    /// Disks that go back in time: drawn apart, so that the rest is as it was.
+    pub(crate) fn with_rewinds(self, rng: &mut Rng) -> Profile {
+        let mut weights = self.weights;
+        weights[Fault::Rewind as usize] = *rng.pick(&[0, 4, 8]);
+        Profile { weights, ..self }
+    }
+
     /// The links between members of these zones at their best.
     pub(crate) fn between(&self, from: u8, to: u8) -> Quality {
         self.between_zones.filter(|_| from != to).unwrap_or(self.quality)
@@ -289,8 +299,8 @@ impl Profile {
         let election_timeout = if far { rng.between(500, 900) * MS } else { rng.between(150, 700) * MS };
         let mut weights: [u32; FAULTS.len()] = [0; FAULTS.len()];
         for (at, weight) in weights.iter_mut().enumerate() {
-            // That one is drawn where there are relays.
-            if FAULTS[at] != Fault::CutInZone {
+            // These are drawn apart.
+            if !matches!(FAULTS[at], Fault::CutInZone | Fault::Rewind) {
                 *weight = if rng.one_in(2) { 0 } else { rng.between(1, 10) as u32 };
             }
         }

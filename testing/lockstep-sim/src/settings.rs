@@ -1,6 +1,6 @@
 //! How a seed is run.
 
-use crate::mutate::Planted;
+use crate::mutate::{NodeFault, Planted};
 use crate::profile::World;
 use lockstep_core::Micros;
 use lockstep_core::raft::Failpoint;
@@ -34,6 +34,17 @@ impl Settings {
     /// Whether leaders send one copy to each zone: in every other seed, so that the draws of the rest mean what they did.
     pub fn relays(&self) -> bool {
         self.seed.is_multiple_of(2)
+    }
+
+    /// Whether disks go back in time. A run with another planted fault has none, so that its draws mean what they did.
+    pub(crate) fn rewinds(&self) -> bool {
+        matches!(self.mutation, None | Some(Planted::Node(NodeFault::LogGoesBackUnnoticed)))
+    }
+
+    /// Whether members report evidence of each other's disks. With a planted fault they do not: they would reveal the fault
+    /// before it does harm.
+    pub(crate) fn knows_evidence(&self) -> bool {
+        self.mutation.is_none()
     }
 
     /// Whether the member at this place is of a version that knows relays: in most clusters all are.

@@ -10,6 +10,7 @@ mod damage;
 mod faults;
 mod operator;
 mod process;
+mod rewind;
 mod round;
 mod streaming;
 
@@ -46,6 +47,8 @@ const SPARES: usize = 2;
 
 /// Sets the chance that zones are drawn by apart from the rest.
 const ZONES: u64 = 0x5a6f_6e65_5a6f_6e65;
+/// The same for disks that go back in time.
+const REWINDS: u64 = 0x5265_7769_6e64_7321;
 
 fn zone_of(at: usize, zones: usize) -> u8 {
     (at % zones) as u8
@@ -103,6 +106,8 @@ pub(crate) struct World {
     around: AroundWeights,
     /// Where the clients are, if not anywhere.
     writers: Option<Writers>,
+    /// Until then no fault happens: a disk has gone back, and the members that know it must live.
+    quiet_until: Micros,
     /// The writes in the rescue files of disks that are gone.
     rescued: Rescued,
     /// Counts what may change who reaches whom.
@@ -134,6 +139,9 @@ impl World {
         let mut profile = Profile::draw(&mut rng, settings.world);
         if settings.relays() {
             profile = profile.with_zones(&mut Rng::new(settings.seed ^ ZONES));
+        }
+        if settings.rewinds() {
+            profile = profile.with_rewinds(&mut Rng::new(settings.seed ^ REWINDS));
         }
         let members = (profile.voters + profile.learners).clamp(1, MEMBERS_MAX);
         let zones = if settings.relays() { 2 } else { *rng.pick(&[1, 1, 2, 3]) };
@@ -201,6 +209,8 @@ impl World {
                     starting: at < members,
                     told_to_leave: false,
                     removal_asked: false,
+                    old_disk: None,
+                    rewound: false,
                     paused_until: 0,
                     process: None,
                 }
@@ -224,6 +234,7 @@ impl World {
             at_risk: at_risk::AtRisk::default(),
             around,
             writers,
+            quiet_until: 0,
             rescued: Rescued::default(),
             weather: 0,
             short_terms: 0,
@@ -333,10 +344,10 @@ impl World {
             }
             Event::Clients { round } if round == self.round => self.clients(),
             Event::Fault { round } if round == self.round => return self.fault(),
-            Event::End { round, end } if round == self.round => self.end(end),
+            Event::End { round, end } if round == self.round => return self.end(end),
             Event::Clients { .. } | Event::Fault { .. } | Event::End { .. } => {}
             Event::Start { at } => return self.start(at),
-            Event::Heal { round } if round == self.round => self.heal(),
+            Event::Heal { round } if round == self.round => return self.heal(),
             Event::Heal { .. } => {}
             Event::Calm => return self.calm(),
         }

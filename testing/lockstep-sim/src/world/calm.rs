@@ -17,7 +17,7 @@ const CATCHING_UP: Micros = 180 * SECOND;
 
 impl World {
     /// All faults end.
-    pub(crate) fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) -> Check {
         self.tell(format_args!("everything heals"));
         self.round += 1;
         self.trouble = false;
@@ -42,7 +42,7 @@ impl World {
                 process.woken = false;
             }
             if node.tuning.apply_hold.paused {
-                self.end(super::End::Paused(at));
+                self.end(super::End::Paused(at))?;
             }
             // One that does not know of its removal is started again, too.
             if self.nodes[at].told_to_leave && self.nodes[at].process.is_some() {
@@ -52,6 +52,7 @@ impl World {
             self.start_later(at, 0, 500 * MS);
         }
         self.queue.push(self.now + 100 * MS, Event::Calm);
+        Ok(())
     }
 
     /// Machines that the operator did not want take part again, if others may need them: for their votes, or for what only

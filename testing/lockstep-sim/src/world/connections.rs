@@ -17,6 +17,8 @@ const REPEATED: u64 = 64;
 const REPEATED_RELAYED: u64 = 8;
 /// The last version without relays.
 const WITHOUT_RELAYS: u16 = 3;
+/// The last version without evidence of the recipient's durable state.
+const WITHOUT_EVIDENCE: u16 = 6;
 
 /// The tags of `Relay` and `Relayed`.
 const RELAY: u8 = 19;
@@ -154,6 +156,7 @@ impl World {
             true => VERSIONS.1,
             false => VERSIONS.1.min(WITHOUT_RELAYS),
         };
+        let version = if self.settings.knows_evidence() { version } else { version.min(WITHOUT_EVIDENCE) };
         for (at, peer, other) in [(a, b, hb), (b, a, ha)] {
             let rtt = self.net.quality(at, peer).delay + self.net.quality(peer, at).delay;
             if let Some(process) = &mut self.nodes[at].process {

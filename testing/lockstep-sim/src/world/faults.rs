@@ -45,6 +45,8 @@ pub(crate) enum End {
     Elected(usize, u64),
     /// Logs are kept as long as before.
     Trim(usize, u64),
+    /// The time is over in which a member of this id must find out that its disk went back.
+    Rewound(usize, lockstep_core::MemberId),
 }
 
 /// How often each of [`AROUND`] happens, relative to the other faults.
@@ -102,6 +104,9 @@ impl World {
     pub(crate) fn fault(&mut self) -> Check {
         let again = self.rng.between(1, 2 * self.profile.fault_every).min(10 * SECOND);
         self.queue.push(self.now + again, Event::Fault { round: self.round });
+        if self.is_quiet() {
+            return Ok(());
+        }
         let weights: Vec<u32> = self.profile.weights.iter().chain(&self.around.0).copied().collect();
         let Some(kind) = self.rng.weighted(&weights) else { return Ok(()) };
         self.counters.faults += 1;
@@ -228,13 +233,14 @@ impl World {
                 }
             }
             Fault::Replace => return self.replace(),
+            Fault::Rewind => return self.rewind(),
         }
         Ok(())
     }
 
     /// The leader dies; soon after the next one was elected, it dies, too.
     fn crash_next(&mut self, left: u32) {
-        if let Some(at) = self.leader() {
+        if let Some(at) = self.leader().filter(|_| !self.is_quiet()) {
             let longest = self.rng.between(2, 6) * self.profile.election_timeout;
             self.crash(at, (MS, longest));
         }
@@ -439,7 +445,7 @@ impl World {
     }
 
     /// The end of a fault.
-    pub(crate) fn end(&mut self, end: End) {
+    pub(crate) fn end(&mut self, end: End) -> Check {
         self.tell(format_args!("over: {end:?}"));
         self.weather += 1;
         match end {
@@ -462,11 +468,13 @@ impl World {
             End::Clock(at) => self.nodes[at].clock.set(self.now, 0, 1_000_000),
             End::Leader(left) => self.crash_next(left),
             End::Elected(at, life) => {
-                if self.nodes[at].life() == life {
+                if self.nodes[at].life() == life && !self.is_quiet() {
                     self.crash_elected(at);
                 }
             }
             End::Trim(at, bytes) => self.keep_log(at, bytes),
+            End::Rewound(at, id) => return self.has_found_out(at, id),
         }
+        Ok(())
     }
 }

@@ -107,7 +107,7 @@ impl World {
             self.history = Some(history);
             checked?;
         }
-        let mut left = false;
+        let (mut left, mut gives_up_log) = (false, false);
         for output in outputs {
             match output {
                 Output::Send { to, kind, payload } => {
@@ -123,7 +123,8 @@ impl World {
                 }
                 Output::Connected(result) => {
                     let removed = matches!(&result, Err(NodeError::Log(text)) if text.starts_with(REMOVED));
-                    hold!(result.is_ok() || removed, "a member joins", "{}: {result:?}", Name(at + 1));
+                    let may_fail = removed || self.nodes[at].rewound;
+                    hold!(result.is_ok() || may_fail, "a member joins", "{}: {result:?}", Name(at + 1));
                     left |= removed;
                 }
                 Output::Left => left = true,
@@ -135,6 +136,7 @@ impl World {
                 Output::Answer { token, answer } => {
                     self.say(at, format_args!("answers command {token}: {answer:?}"));
                 }
+                Output::QuarantineLog if self.nodes[at].rewound => gives_up_log = true,
                 Output::QuarantineLog => {
                     return Err(Violation {
                         rule: "there is one branch",
@@ -143,6 +145,10 @@ impl World {
                 }
                 Output::Write(_) => {}
             }
+        }
+        if gives_up_log {
+            self.gives_up_log(at);
+            return Ok(());
         }
         self.hangs(at)?;
         self.start_io(at)?;
