@@ -31,6 +31,7 @@ mod policy;
 mod refusals;
 mod rejoin;
 mod restart;
+mod reverted;
 mod settings;
 mod shared_id;
 mod shootout;
