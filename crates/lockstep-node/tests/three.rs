@@ -5,6 +5,8 @@ mod common;
 use common::*;
 use lockstep_node::ViewStatus;
 use lockstep_node::core::Gtid;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -241,4 +243,54 @@ fn member_with_damaged_log_rejoins_without_transfer() {
     });
     assert_eq!(rows.len(), 50);
     assert_eq!(std::fs::read(folders[1].0.join("lockstep.damaged.1.0000000000000001.log")).unwrap(), bytes);
+}
+
+/// The log's files of a member that does not run.
+fn log_files(folder: &Folder) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().path());
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "log");
+    entries.filter(is_log).map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
+}
+
+/// A server that is refused exits with an error, and the unit would not start it again.
+#[test]
+fn server_with_reverted_log_ends_before_its_connect_fails() {
+    let [p1, p2, p3] = free_ports();
+    let folders = [Folder::new("back-a"), Folder::new("back-b"), Folder::new("back-c")];
+    let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
+    until("the first is synced", || one.synced.load(Ordering::SeqCst));
+    let two = Server::start(&folders[1], "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    let _three = Server::start(&folders[2], "n3", p3, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("all vote", || one.node.status().members.iter().filter(|m| m.role == "voter").count() == 2);
+    let (former, history) = (two.node.status().own.id.clone(), two.node.history());
+    let position = |server: &Server| Gtid { uuid: history, seqno: server.node.last_committed() };
+    let at = position(&two);
+    two.node.stop();
+    drop(two);
+    let old = log_files(&folders[1]);
+    let two = Server::start(&folders[1], "n2", p2, &[p1], at, None);
+    until("the second is synced", || two.synced.load(Ordering::SeqCst));
+    assert_eq!(one.write(b"meanwhile", b"x"), Some(true));
+    until("the second has it", || two.rows().len() == 1);
+    two.node.stop();
+    drop(two);
+    log_files(&folders[1]).iter().for_each(|(path, _)| std::fs::remove_file(path).unwrap());
+    old.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+
+    let (happened, happens) = std::sync::mpsc::channel();
+    let ends = happened.clone();
+    let mut reverted = config(&folders[1], "n2", p2);
+    reverted.end_server = Some(Arc::new(move |why, _| ends.send(format!("{why:?}")).unwrap()));
+    let node = lockstep_node::Node::start(reverted).unwrap();
+    let error = node.connect(connect_args(&[p1], at)).unwrap_err().to_string();
+    happened.send(error).unwrap();
+    node.stop();
+    drop(node);
+    let happened: Vec<String> = happens.try_iter().collect();
+    assert_eq!(happened[0], "LogReverted", "{happened:?}");
+    assert!(happened[1].contains("went back in time, as n"), "{happened:?}");
+
+    let again = Server::start(&folders[1], "n2", p2, &[p1], at, None);
+    until("it has what it lacked", || again.rows().len() == 1);
+    assert_ne!(again.node.status().own.id, former);
 }

@@ -150,7 +150,14 @@ impl Runtime {
             self.hung_disk.set(self.engine.hung_disk_ends_by(), self.calls.end());
             // Published before the notification: a front end notified of Synced must not read Joined.
             self.publisher.publish_round(self.engine.ctx.now, &self.engine, &self.shared.published);
+            let mut end = self.engine.server_must_end();
             for effect in effects.drain(..) {
+                // A server whose start is refused exits with an error. Debian's unit restarts only one that aborts.
+                if matches!(effect, Effect::Connected(Err(_)))
+                    && let Some((why, text)) = end.take()
+                {
+                    self.calls.end_server(why, &text);
+                }
                 self.effect(effect);
             }
             // A woken thread takes the processor, so first send what other members wait for.
@@ -167,7 +174,7 @@ impl Runtime {
                 self.nudge_at.get_or_insert(now + NUDGE);
             }
             self.publish(now);
-            if let Some((why, text)) = self.engine.server_must_end() {
+            if let Some((why, text)) = end {
                 self.calls.end_server(why, &text);
             }
             if stop {

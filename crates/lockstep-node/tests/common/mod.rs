@@ -80,6 +80,20 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
     }
 }
 
+pub fn connect_args(peers: &[u16], position: Gtid) -> ConnectArgs {
+    ConnectArgs {
+        in_doubt: None,
+        cluster: "test".into(),
+        peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
+        bootstrap: peers.is_empty(),
+        position,
+        log: Uuid::NIL,
+        by_donor: false,
+        timeout: Duration::from_secs(60),
+        waits_for_others: false,
+    }
+}
+
 impl Server {
     /// `state`: where the copied state would stand if the node asks for one.
     pub fn start(
@@ -105,18 +119,7 @@ impl Server {
         fails: Fails,
     ) -> Server {
         let node = Node::start(config).unwrap();
-        let args = ConnectArgs {
-            in_doubt: None,
-            cluster: "test".into(),
-            peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
-            bootstrap: peers.is_empty(),
-            position,
-            log: Uuid::NIL,
-            by_donor: false,
-            timeout: Duration::from_secs(60),
-            waits_for_others: false,
-        };
-        node.connect(args).unwrap();
+        node.connect(connect_args(peers, position)).unwrap();
         let applied = Arc::new(Mutex::new(Vec::new()));
         let synced = Arc::new(AtomicBool::new(false));
         let views = Arc::new(Mutex::new(Vec::new()));
