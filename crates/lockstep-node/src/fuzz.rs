@@ -68,6 +68,7 @@ fn node_messages() {
             sighting: Sighting { view_uuid: id, incarnation: 3 << 20, durable },
             reporter: durable,
             only_two_vote: true,
+            goes_on: false,
         }),
         NodeMessage::Peers(vec!["a:1".into(), "[::1]:2".into()]),
         NodeMessage::StateRequest {

@@ -142,9 +142,16 @@ pub(crate) fn execute(
             if identity.is_some_and(|identity| identity.member_id != member.0) {
                 return drop_it("that was said of another member's log");
             }
+            let kept = match rescue(disk, None) {
+                Ok(Rescued::Kept(text)) => text,
+                Ok(Rescued::OtherLog | Rescued::Beyond(_)) => String::new(),
+                Err(error) if error.is_loss() => format!(", and what only it had is in there: {error}"),
+                Err(error) => return Err(NodeError::Log(error.to_string())),
+            };
             let aside = lockstep_log::quarantine(disk).map_err(|e| NodeError::Log(e.to_string()))?;
             done(dir).map_err(NodeError::Log)?;
-            let text = format!("{why}. It is set aside now, as {aside}.*. This member joins as a new one");
+            let text =
+                format!("{why}. It is set aside now, as {aside}.*{kept}. This member joins as a new one");
             (config.logger)(Level::Warn, &text);
             return Ok(());
         }
@@ -155,7 +162,7 @@ pub(crate) fn execute(
             request.branch, request.address
         ));
     }
-    let kept = match rescue(disk, &request) {
+    let kept = match rescue(disk, Some(&request)) {
         Ok(Rescued::Kept(text)) => text,
         Ok(Rescued::OtherLog) => return drop_it("that was said of another log"),
         Ok(Rescued::Beyond(commit)) => {
@@ -217,8 +224,8 @@ enum Rescued {
     Beyond(Index),
 }
 
-/// Writes what the log holds beyond the fork to a rescue file.
-fn rescue<D: Disk + Clone>(disk: &D, request: &Superseded) -> Result<Rescued, OpenError> {
+/// Writes what the log holds beyond the fork to a rescue file; without a branch, all that it does not know to be committed.
+fn rescue<D: Disk + Clone>(disk: &D, branch: Option<&Superseded>) -> Result<Rescued, OpenError> {
     let hint = lockstep_log::peek_vote(disk)?.map_or(0, |vote| vote.commit_hint);
     let mut builder = RestoreBuilder::new(hint);
     let mut visit = |replay: Replay| match replay {
@@ -234,16 +241,17 @@ fn rescue<D: Disk + Clone>(disk: &D, request: &Superseded) -> Result<Rescued, Op
     let Some(Restored { committed: Some(mut base), tail, .. }) = builder.finish(Vote::default()) else {
         return Ok(Rescued::Kept(String::new()));
     };
-    if base.index > request.fork {
+    let fork = branch.map_or(base.index, |branch| branch.fork);
+    if base.index > fork {
         return Ok(Rescued::Beyond(base.index));
     }
     let mut lost = tail.into_iter().peekable();
-    while let Some(entry) = lost.next_if(|entry| entry.index <= request.fork) {
+    while let Some(entry) = lost.next_if(|entry| entry.index <= fork) {
         if base.apply(&entry).is_err() {
             return Ok(Rescued::Kept(", with all that only it had".into()));
         }
     }
-    if (base.history, base.log_id) != request.own {
+    if branch.is_some_and(|branch| (base.history, base.log_id) != branch.own) {
         return Ok(Rescued::OtherLog);
     }
     let entries: Vec<_> = lost.collect();
@@ -252,11 +260,13 @@ fn rescue<D: Disk + Clone>(disk: &D, request: &Superseded) -> Result<Rescued, Op
         return Ok(Rescued::Kept(String::new()));
     }
     let records: Vec<_> = entries.iter().map(records::record).collect();
+    let which = match branch {
+        Some(_) => "that the branch has not",
+        None => "not known here to be committed",
+    };
     Ok(Rescued::Kept(match log.rescue(records::reset(&base), &records) {
-        Ok(name) => format!(", and {transactions} transactions that the branch has not are kept in {name}"),
-        Err(error) => {
-            format!(", with {transactions} transactions that the branch has not: no rescue file, {error}")
-        }
+        Ok(name) => format!(", and {transactions} transactions {which} are kept in {name}"),
+        Err(error) => format!(", with {transactions} transactions {which}: no rescue file, {error}"),
     }))
 }
 
@@ -422,7 +432,7 @@ mod tests {
     #[test]
     fn entries_beyond_fork_go_to_rescue_file() {
         let disk = log_of_three(example().own.1);
-        let Ok(Rescued::Kept(text)) = rescue(&disk, &example()) else { panic!() };
+        let Ok(Rescued::Kept(text)) = rescue(&disk, Some(&example())) else { panic!() };
         assert!(
             text.contains("1 transactions that the branch has not are kept in lockstep.rescue.1.log"),
             "{text}"
@@ -431,6 +441,15 @@ mod tests {
         lockstep_log::quarantine(&disk).unwrap();
         assert_eq!(crate::rescued::Rescued::find(&disk).unwrap().transactions, 1, "it outlives the log");
         let other = log_of_three(Uuid([9; 16]));
-        assert!(matches!(rescue(&other, &example()), Ok(Rescued::OtherLog)));
+        assert!(matches!(rescue(&other, Some(&example())), Ok(Rescued::OtherLog)));
+    }
+
+    #[test]
+    fn uncommitted_entries_of_reverted_log_go_to_rescue_file() {
+        let disk = log_of_three(example().own.1);
+        let Ok(Rescued::Kept(text)) = rescue(&disk, None) else { panic!() };
+        assert!(text.contains("transactions not known here to be committed are kept in"), "{text}");
+        let hint = lockstep_log::peek_vote(&disk).unwrap().map_or(0, |vote| vote.commit_hint);
+        assert_eq!(crate::rescued::Rescued::find(&disk).unwrap().transactions, 3 - hint);
     }
 }

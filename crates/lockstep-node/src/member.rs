@@ -262,6 +262,7 @@ impl Member {
         self.dispatch_own();
         self.delivery.pace.step(&mut self.ctx, own);
         self.health_step();
+        self.report_evidence_again();
         self.leave_step();
         self.trim_log_step();
         self.ctx.out.extend(self.log_reads.take_due(self.ctx.now).map(Effect::Read));
@@ -455,7 +456,7 @@ impl Member {
 
     /// Whether the leader is to take this member's vote.
     fn is_to_leave(&self) -> bool {
-        self.roster.leave.has_begun() || self.roster.reverted_log.waits().is_some()
+        self.roster.leave.has_begun() || self.roster.reverted_log.waits(&self.ctx.raft).is_some()
     }
 
     fn is_desynced(&self) -> bool {

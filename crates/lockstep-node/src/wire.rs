@@ -249,6 +249,8 @@ pub(crate) struct Evidence {
     pub(crate) reporter: Durable,
     /// The reporter and the recipient are the only voters.
     pub(crate) only_two_vote: bool,
+    /// The reporter leads or follows a leader, and a majority of the voters works without the recipient.
+    pub(crate) goes_on: bool,
 }
 
 fn put_durable(w: &mut Writer, durable: &Durable) {
@@ -481,11 +483,12 @@ impl NodeMessage {
                 // A hash is never 0.
                 w.u64(hash.unwrap_or(0));
             }
-            NodeMessage::Evidence(Evidence { sighting, reporter, only_two_vote }) => {
+            NodeMessage::Evidence(Evidence { sighting, reporter, only_two_vote, goes_on }) => {
                 w.u8(14);
                 sighting.encode(&mut w);
                 put_durable(&mut w, reporter);
                 w.bool(*only_two_vote);
+                w.bool(*goes_on);
             }
         }
         w.into_bytes()
@@ -539,6 +542,7 @@ impl NodeMessage {
                 sighting: Sighting::decode(&mut r)?,
                 reporter: durable_from(&mut r)?,
                 only_two_vote: r.bool()?,
+                goes_on: r.bool()?,
             }),
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
@@ -594,6 +598,7 @@ mod tests {
                 },
                 reporter: Durable { term: 4, last_term: 5, last_index: 6 },
                 only_two_vote: true,
+                goes_on: false,
             }),
         ];
         for message in messages {

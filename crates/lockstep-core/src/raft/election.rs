@@ -263,6 +263,7 @@ fn deference(local: &Local) -> Micros {
 
 #[cfg(test)]
 mod tests {
+    use super::super::local::Support;
     use super::super::output::Output;
     use super::super::testing::{follower, member, with_entries};
     use super::*;
@@ -324,6 +325,18 @@ mod tests {
         local.vote_for(member(2));
         assert!(grants_vote(&local, member(2), 1, (1, 2)), "a repeated request gets the same vote");
         assert!(!grants_vote(&local, member(3), 1, (1, 2)));
+    }
+
+    #[test]
+    fn support_limits_votes_and_own_campaign() {
+        let mut local = with_entries(follower(3, None), 2);
+        assert!(may_campaign(&local));
+        local.set_support(Support::Only(member(2)));
+        assert!(!may_campaign(&local) && !grants_vote(&local, member(3), 1, (1, 2)));
+        assert!(grants_vote(&local, member(2), 1, (1, 2)));
+        assert!(!grants_vote(&local, member(2), 1, (1, 1)), "its log is shorter");
+        local.set_support(Support::Nobody);
+        assert!(!may_campaign(&local) && !grants_vote(&local, member(2), 1, (1, 2)));
     }
 
     #[test]

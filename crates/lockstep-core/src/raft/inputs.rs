@@ -1,5 +1,6 @@
 //! The inputs, and the end of a round.
 
+use super::local::Support;
 use super::membership::check_change;
 use super::proposals::session_reply;
 use super::*;
@@ -83,6 +84,10 @@ impl Raft {
         self.local.advance(now);
         // A term near the end of the numbers is invalid: terms grow by elections.
         if from == self.local.id() || message.term() > Term::MAX / 2 {
+            return;
+        }
+        if self.local.support() == Support::Nobody {
+            // No answer: a leader must not count this member for its quorum.
             return;
         }
         match message {
@@ -355,9 +360,18 @@ impl Raft {
     /// learns in a new term where the log ends now.
     pub fn vote_only_for(&mut self, now: Micros, candidate: MemberId, term: Term) {
         self.local.advance(now);
-        self.local.set_only_candidate(candidate);
+        self.local.set_support(Support::Only(candidate));
         let term = if term > Term::MAX / 2 { 0 } else { term + 1 };
         self.become_follower(term.max(self.local.term()), None);
+    }
+
+    /// This member's disk has gone back in time: from now on it takes no part. It does not campaign, grants no vote or
+    /// pre-vote, and acknowledges nothing, because it may have voted in terms that it no longer knows. Its log stays as it
+    /// is. [`Raft::branch`] ends this.
+    pub fn abstain(&mut self, now: Micros) {
+        self.local.advance(now);
+        self.local.set_support(Support::Nobody);
+        self.become_follower(self.local.term(), None);
     }
 
     /// Takes a proposal; it is sent, or appended, at the end of the round, and again after a change of leader, until

@@ -27,6 +27,17 @@ pub enum Role {
     Leader,
 }
 
+/// Which campaigns a member may support, its own included. See [`super::Raft::abstain`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Support {
+    /// All.
+    Any,
+    /// Those of this member.
+    Only(MemberId),
+    /// None: this member takes no part.
+    Nobody,
+}
+
 /// **Invariants:** `voted_for`, `leader` and the log's `matched` belong to `term`. The last entry's term is at most `term`.
 /// A leader's `matched` is its last index, and its `leader` is itself.
 #[derive(Debug)]
@@ -42,8 +53,7 @@ pub(super) struct Local {
     voted_for: Option<MemberId>,
     role: Role,
     leader: Option<MemberId>,
-    /// See [`super::Raft::vote_only_for`].
-    only_candidate: Option<MemberId>,
+    support: Support,
     log: Log,
     disk: Disk,
 }
@@ -58,8 +68,8 @@ impl Local {
             false => vote,
         };
         let disk = Disk::new(log.last());
-        let (role, leader, only_candidate) = (Role::Follower, None, None);
-        Local { config, now, wall: 0, term, voted_for, role, leader, only_candidate, log, disk }
+        let (role, leader, support) = (Role::Follower, None, Support::Any);
+        Local { config, now, wall: 0, term, voted_for, role, leader, support, log, disk }
     }
 
     /// This member's id.
@@ -104,7 +114,16 @@ impl Local {
 
     /// Whether this member may support the campaign of `id`; itself included.
     pub(super) fn may_support(&self, id: &MemberId) -> bool {
-        self.only_candidate.is_none_or(|only| only == *id)
+        match self.support {
+            Support::Any => true,
+            Support::Only(only) => only == *id,
+            Support::Nobody => false,
+        }
+    }
+
+    /// Which campaigns this member may support.
+    pub(super) fn support(&self) -> Support {
+        self.support
     }
 
     pub(super) fn log(&self) -> &Log {
@@ -237,8 +256,8 @@ impl Local {
         self.log.forget_leader();
     }
 
-    pub(super) fn set_only_candidate(&mut self, id: MemberId) {
-        self.only_candidate = Some(id);
+    pub(super) fn set_support(&mut self, support: Support) {
+        self.support = support;
     }
 
     pub(super) fn set_role(&mut self, role: Role) {

@@ -2,6 +2,7 @@
 
 use super::errors::BranchError;
 use super::failpoints::Failpoint;
+use super::local::Support;
 use super::output::Output;
 use super::proposals::{refusal, session_reply};
 use super::write::Rescue;
@@ -243,6 +244,8 @@ impl Raft {
         let (kind, payload) = (EntryKind::Branch, branch.to_payload());
         let entry = self.local.next_entry(term, kind, ProposalId::default(), &payload, seqno);
         self.local.append(entry).map_err(|_| BranchError::Malformed)?;
+        // No other member votes in this log.
+        self.local.set_support(Support::Any);
         self.become_follower(term, None);
         self.up.clear();
         self.acks.clear();

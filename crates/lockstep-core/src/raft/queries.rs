@@ -1,5 +1,6 @@
 //! The callers' queries and settings. They have no output.
 
+use super::local::Support;
 use super::relay::takes_relayed;
 use super::*;
 use crate::members::{MemberInfo, Membership, ViewMember};
@@ -61,6 +62,31 @@ impl Raft {
             && membership.is_voter(&self.local.id())
             && membership.is_voter(id)
             && *id != self.local.id()
+    }
+
+    /// Whether this member does not trust its own log: see [`Raft::abstain`] and [`Raft::vote_only_for`].
+    pub fn distrusts_own_log(&self) -> bool {
+        self.local.support() != Support::Any
+    }
+
+    /// Whether this member leads, or follows a leader, and a majority of the voters works without `id`. `works`: a member
+    /// is connected, and something has arrived from it lately. The leader has committed an entry of its term.
+    ///
+    /// Only a committed membership counts: after a crash of the leader its predecessor would be in force again.
+    pub fn goes_on_without(&self, id: &MemberId, works: impl Fn(&MemberId) -> bool) -> bool {
+        let (log, membership) = (self.local.log(), self.local.membership());
+        let Some(leader) = self.local.leader() else { return false };
+        let own = self.local.id();
+        let has_leader = self.has_quorum(self.local.now())
+            && log.term_at(log.commit()) == Some(self.local.term())
+            && leader != *id
+            && (leader == own || works(&leader));
+        let others = membership.voters().filter(|voter| voter != id && (*voter == own || works(voter)));
+        has_leader
+            && log.tail().membership_index <= log.commit()
+            && membership.is_voter(&own)
+            && membership.is_voter(&leader)
+            && others.count() >= membership.majority()
     }
 
     /// The last index on a peer's disk, as far as its leader knows; 0 if we do not lead.

@@ -52,6 +52,12 @@ impl DiskNotes {
         }
     }
 
+    /// Notes a last index for a member.
+    #[cfg(test)]
+    pub(in crate::member) fn set_for_test(&mut self, id: MemberId, last_index: Index) {
+        self.noted.entry(id).or_default().durable.last_index = last_index;
+    }
+
     /// Appends a note, if it is due.
     pub(in crate::member) fn append(&mut self, ctx: &mut Context) {
         let all_know = ctx.peers.values().all(|peer| peer.version >= EVIDENCE_SINCE);
@@ -62,7 +68,7 @@ impl DiskNotes {
         // Members may have acknowledged the entries before the last note after it was written.
         let is_late = |id: &MemberId, now: &Sighting| {
             let before = self.noted.get(id).map_or(0, |noted| noted.durable.last_index);
-            before + 1 < self.last && before < now.durable.last_index
+            before.saturating_add(1) < self.last && before < now.durable.last_index
         };
         if ctx.raft.commit() <= self.last && !noted.iter().any(|(id, now)| is_late(id, now)) {
             return;

@@ -26,6 +26,7 @@ use disk_notes::DiskNotes;
 use health::HealthReports;
 use leader_tasks::LeaderTasks;
 use leave::Leave;
+use lockstep_core::Micros;
 use own_disk::OwnDisk;
 use reverted_log::RevertedLog;
 use sync_state::SyncState;
@@ -48,6 +49,8 @@ pub(in crate::member) struct Roster {
     pub(in crate::member) reverted_log: RevertedLog,
     /// Evidence of the members' disks in the log.
     pub(in crate::member) disk_notes: DiskNotes,
+    /// When evidence of the peers' disks may be reported again.
+    pub(in crate::member) evidence_due: Micros,
     /// When this member reports its health.
     pub(in crate::member) health_reports: HealthReports,
     /// The views that the server has seen.

@@ -2,7 +2,7 @@
 
 use crate::member::membership::admission::Admission;
 use crate::member::membership::join_target::JoinTarget;
-use crate::wire::{Health, Hello};
+use crate::wire::{Health, Hello, Sighting};
 use lockstep_core::raft::Raft;
 use lockstep_core::{MemberId, Micros, Term, Uuid, ViewUuid};
 use std::collections::{BTreeMap, btree_map};
@@ -19,6 +19,8 @@ pub(crate) const REJECTED_WRITES_SINCE: u16 = 6;
 pub(crate) const VERDICTS_SINCE: u16 = 7;
 /// The first version with evidence of the recipient's durable state.
 pub(crate) const EVIDENCE_SINCE: u16 = 7;
+/// An incarnation's bits above these count the member's processes.
+const PROCESS_SHIFT: u32 = 20;
 /// A peer from which something arrived within this time is alive.
 const ALIVE: Micros = 1_500_000;
 /// How long peers may refuse this member for its identity.
@@ -43,8 +45,10 @@ pub(crate) struct Peer {
     pub(in crate::member) version: u16,
     /// The shortest of the latest round trips, once measured.
     pub(in crate::member) rtt: Option<Micros>,
-    /// View UUID and incarnation of its connection before this one.
+    /// If its process is new: view UUID and incarnation of the process before it.
     pub(in crate::member) earlier: Option<(ViewUuid, u64)>,
+    /// The evidence of its disk that it gets in this connection.
+    pub(in crate::member) reports: Reports,
 }
 
 impl Peer {
@@ -54,13 +58,38 @@ impl Peer {
     }
 
     /// Whether anything arrived from the peer within [`ALIVE`].
-    fn is_alive(&self, now: Micros) -> bool {
+    pub(in crate::member) fn is_alive(&self, now: Micros) -> bool {
         now.saturating_sub(self.last_received) < ALIVE
     }
 
     /// Members that leave are in no new view.
     pub(in crate::member) fn left(&self) -> bool {
         self.leaving()
+    }
+}
+
+/// The evidence of a peer's disk: facts from before its connection.
+#[derive(Debug, Default)]
+pub(in crate::member) struct Reports {
+    pub(in crate::member) sightings: Vec<Sighting>,
+    /// The flags of the last report: only two vote; the others go on without it.
+    pub(in crate::member) flags: (bool, bool),
+}
+
+/// The last connection of a member.
+#[derive(Clone, Copy, Debug)]
+struct Introduced {
+    view_uuid: ViewUuid,
+    incarnation: u64,
+    /// The durable state that the process before that of this connection had shown.
+    earlier: Option<Sighting>,
+}
+
+impl Introduced {
+    /// Whether this connection was of the same process. A log that went back in time may give an incarnation again.
+    fn is_of_process_of(&self, hello: &Hello) -> bool {
+        let same = self.incarnation >> PROCESS_SHIFT == hello.incarnation >> PROCESS_SHIFT;
+        same && (self.view_uuid == hello.view_uuid || hello.incarnation > self.incarnation)
     }
 }
 
@@ -93,8 +122,8 @@ pub(crate) struct Peers {
     connected: BTreeMap<MemberId, Peer>,
     /// Members that were connected and are not.
     gone: BTreeMap<MemberId, Gone>,
-    /// View UUID and incarnation of each member's last connection.
-    introduced: BTreeMap<MemberId, (ViewUuid, u64)>,
+    /// Each member's last connection.
+    introduced: BTreeMap<MemberId, Introduced>,
     /// Addresses of members that cannot be talked to until an administrator acts: the member's name, and the reason.
     unlike: BTreeMap<String, (String, String)>,
     /// Since when peers refuse this member for its identity and none accepts it.
@@ -143,7 +172,24 @@ impl Peers {
 
     /// View UUID and incarnation of a member's last connection.
     pub(in crate::member) fn introduced(&self, id: &MemberId) -> Option<(ViewUuid, u64)> {
-        self.introduced.get(id).copied()
+        self.introduced.get(id).map(|last| (last.view_uuid, last.incarnation))
+    }
+
+    /// The durable state that the process before a member's present one had shown.
+    pub(in crate::member) fn earlier_sighting(&self, id: &MemberId) -> Option<Sighting> {
+        self.introduced.get(id)?.earlier
+    }
+
+    /// Keeps that state, so that later facts are not ascribed to that process.
+    pub(in crate::member) fn set_earlier_sighting(&mut self, id: &MemberId, sighting: Sighting) {
+        if let Some(last) = self.introduced.get_mut(id) {
+            last.earlier = Some(sighting);
+        }
+    }
+
+    /// What was reported to a peer in its connection.
+    pub(in crate::member) fn reports_mut(&mut self, id: &MemberId) -> Option<&mut Reports> {
+        self.connected.get_mut(id).map(|peer| &mut peer.reports)
     }
 
     /// A peer's health, once reported.
@@ -206,8 +252,20 @@ impl Peers {
     pub(in crate::member) fn connect(&mut self, raft: &Raft, now: Micros, hello: Hello) {
         self.join_target.follow(raft, &hello);
         self.gone.remove(&hello.id);
-        let earlier = self.introduced.insert(hello.id, (hello.view_uuid, hello.incarnation));
-        let peer = Peer { hello, health: None, last_received: now, version: 0, rtt: None, earlier };
+        let last = self.introduced.get(&hello.id).copied();
+        let same = last.filter(|last| last.is_of_process_of(&hello));
+        let earlier = match same {
+            Some(_) => None,
+            None => last.map(|last| (last.view_uuid, last.incarnation)),
+        };
+        let introduced = Introduced {
+            view_uuid: hello.view_uuid,
+            incarnation: hello.incarnation,
+            earlier: same.and_then(|last| last.earlier),
+        };
+        self.introduced.insert(hello.id, introduced);
+        let (health, version, rtt, reports) = (None, 0, None, Reports::default());
+        let peer = Peer { hello, health, last_received: now, version, rtt, earlier, reports };
         self.connected.insert(peer.hello.id, peer);
     }
 
@@ -452,6 +510,33 @@ mod tests {
         assert_eq!(gone, Some((10, 7)));
         peers.connect(&ctx.raft, 20, hello.clone());
         assert!(peers.gone(&hello.id).is_none() && peers.contains_key(&hello.id));
+    }
+
+    #[test]
+    fn facts_of_earlier_process_are_kept_until_next_process() {
+        let (ctx, mut peers) = (context(), Peers::default());
+        let hello = |process: u64, connect: u64, uuid| Hello {
+            id: Uuid([9; 16]),
+            incarnation: (process << 20) + connect,
+            view_uuid: Uuid([uuid; 16]),
+            ..ctx.me.clone()
+        };
+        let mut earlier = |hello: Hello, sighting: u64| {
+            peers.connect(&ctx.raft, 5, hello.clone());
+            let earlier = peers.get(&hello.id).and_then(|peer| peer.earlier);
+            if earlier.is_some() {
+                peers.set_earlier_sighting(
+                    &hello.id,
+                    Sighting { incarnation: sighting, ..Sighting::default() },
+                );
+            }
+            (earlier.map(|(_, at)| at), peers.earlier_sighting(&hello.id).map(|seen| seen.incarnation))
+        };
+        assert_eq!(earlier(hello(1, 1, 1), 1), (None, None), "no process is known before the first");
+        assert_eq!(earlier(hello(2, 1, 2), 2), (Some((1 << 20) + 1), Some(2)));
+        assert_eq!(earlier(hello(2, 1, 2), 3), (None, Some(2)), "the connection is renewed");
+        assert_eq!(earlier(hello(2, 2, 3), 4), (None, Some(2)), "the process connects again");
+        assert_eq!(earlier(hello(2, 1, 4), 5), (Some((2 << 20) + 2), Some(5)), "the incarnation is reused");
     }
 
     #[test]

@@ -6,15 +6,18 @@
 //! This member compares the report with its disk as its process found it; or, if this process has sent the acks, with its
 //! present state.
 //!
-//! A member with a reverted log gives it up like a damaged one: its process ends, the next start quarantines the log, and
-//! the member returns under a new id. For its voters the old id is a voter that is gone.
+//! The consequence is the least one that is safe:
 //!
-//! There is one exception. If the reporter and this member are the only two voters, the reporter has every committed entry,
-//! and no other member can win an election. But without this member's vote the reporter cannot lead, and the cluster would
-//! stand still. So this member first votes for the reporter, persists its entries, and waits until it is demoted.
+//! - The others go on without this member, as a reporter says: the member gives up its log like a damaged one. Its process
+//!   ends, the next start quarantines the log, and the member returns under a new id.
+//! - The others cannot go on, or no report says that they do: the member abstains, and keeps its log. Perhaps it is the only
+//!   one that still has some committed entries.
+//! - The reporter and this member are the only two voters: the reporter has every committed entry, and no other member can win
+//!   an election. But without this member's vote the reporter cannot lead. So this member votes for it, persists its entries,
+//!   and waits until the reporter has taken its vote and goes on.
+//! - This process has been Primary: it has voted and acknowledged with this log already. It says what was found, and goes on.
 
 use crate::wire::Evidence;
-use lockstep_core::Index;
 use lockstep_core::ViewUuid;
 use lockstep_core::raft::{Durable, Raft};
 
@@ -27,15 +30,30 @@ pub(in crate::member) struct RevertedLog {
     first_incarnation: u64,
     /// The view UUIDs of this process's connects.
     own: Vec<ViewUuid>,
-    waiting: Option<Waiting>,
+    /// This process has been in a primary component.
+    was_primary: bool,
+    found: Option<Found>,
 }
 
-/// This member's log is reverted, and it waits to be demoted.
+/// A report has proved that this member's log is reverted.
 #[derive(Debug)]
-struct Waiting {
+struct Found {
     why: String,
-    /// The end of the reporter's log at the report, which lists this member as a voter.
-    listed_at: Index,
+    /// This member supports the only other voter, which has reported.
+    supports_reporter: bool,
+}
+
+/// What this member does about a report.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::member) enum Consequence {
+    /// It says so, and goes on.
+    Report(String),
+    /// It takes no part in elections and commits.
+    Abstain(String),
+    /// It supports the reporter, and no other candidate.
+    SupportReporter(String),
+    /// Its process ends, and its next start quarantines the log.
+    GiveUpLog(String),
 }
 
 impl RevertedLog {
@@ -44,7 +62,13 @@ impl RevertedLog {
         raft: &Raft,
         (view_uuid, first_incarnation): (ViewUuid, u64),
     ) -> RevertedLog {
-        RevertedLog { at_start: raft.durable(), first_incarnation, own: vec![view_uuid], waiting: None }
+        RevertedLog {
+            at_start: raft.durable(),
+            first_incarnation,
+            own: vec![view_uuid],
+            was_primary: false,
+            found: None,
+        }
     }
 
     /// A connect begins under this view UUID.
@@ -73,22 +97,60 @@ impl RevertedLog {
         is_reused.then(|| "an earlier process has used the incarnation that its disk gave to this one".into())
     }
 
-    /// Waits to be demoted. Returns whether that is new.
-    pub(in crate::member) fn wait(&mut self, why: &str, evidence: &Evidence) -> bool {
-        let is_new = self.waiting.is_none();
-        self.waiting = Some(Waiting { why: why.to_owned(), listed_at: evidence.reporter.last_index });
-        is_new
+    /// This process is in a primary component.
+    pub(in crate::member) fn became_primary(&mut self) {
+        self.was_primary = true;
     }
 
-    /// Why this member waits to be demoted, if it does.
-    pub(in crate::member) fn waits(&self) -> Option<&str> {
-        self.waiting.as_ref().map(|waiting| waiting.why.as_str())
+    /// Decides on a report of the member named `by`. `None`: there is nothing new to do.
+    pub(in crate::member) fn on_report(
+        &mut self,
+        raft: &Raft,
+        by: &str,
+        evidence: &Evidence,
+    ) -> Option<Consequence> {
+        let proof = self.judge(raft, evidence).map(|what| {
+            format!(
+                "this member's log went back in time, as {by} knows: {what}. Likely causes: a restored volume or snapshot, \
+                 or a disk cache that loses synced writes"
+            )
+        });
+        let is_new = self.found.is_none();
+        let why = match &self.found {
+            Some(found) => found.why.clone(),
+            None => proof.clone()?,
+        };
+        if self.was_primary {
+            self.found.get_or_insert(Found { why: why.clone(), supports_reporter: false });
+            return is_new.then_some(Consequence::Report(why));
+        }
+        // An operator has let this member go on alone meanwhile.
+        if !is_new && !raft.distrusts_own_log() {
+            return None;
+        }
+        if evidence.goes_on {
+            return Some(Consequence::GiveUpLog(why));
+        }
+        // While it supports the other voter, only the others' going on counts. That support stays safe: all that it has
+        // acknowledged since is on its disk.
+        let supports = self.found.as_ref().is_some_and(|found| found.supports_reporter);
+        if proof.is_none() || supports || !is_new && !evidence.only_two_vote {
+            return None;
+        }
+        self.found = Some(Found { why: why.clone(), supports_reporter: evidence.only_two_vote });
+        Some(match evidence.only_two_vote {
+            true => Consequence::SupportReporter(why),
+            false => Consequence::Abstain(why),
+        })
     }
 
-    /// Whether this member has waited and is demoted: it may give up its log.
-    pub(in crate::member) fn is_demoted(&self, raft: &Raft) -> bool {
-        let Some(waiting) = &self.waiting else { return false };
-        // An older part of the log may list fewer voters.
-        raft.deliverable() > waiting.listed_at && !raft.committed_state().membership.is_voter(&raft.id())
+    /// Why this member takes no part with its log, if so.
+    pub(in crate::member) fn waits(&self, raft: &Raft) -> Option<&str> {
+        self.found.as_ref().filter(|_| raft.distrusts_own_log()).map(|found| found.why.as_str())
+    }
+
+    /// What was found about the log of a member that goes on with it.
+    pub(in crate::member) fn notice(&self) -> Option<&str> {
+        self.found.as_ref().filter(|_| self.was_primary).map(|found| found.why.as_str())
     }
 }

@@ -51,7 +51,12 @@ fn voter_with_whole_log_keeps_it() {
     assert!(lab.quarantined.is_empty() && !lab.logged("went back in time"), "{:#?}", lab.lines);
 }
 
+fn waits(lab: &Lab, at: usize) -> bool {
+    lab.nodes[at].member.waits_for().is_some_and(|text| text.contains("went back in time"))
+}
+
 /// The leader has the committed entries, and is lost. A voter that missed them and one that forgot them would be a majority.
+/// The others do not go on without the second one, so it keeps its log.
 #[test]
 fn forgotten_entries_are_not_lost_with_leader() {
     let (mut lab, old) = cluster(3);
@@ -62,12 +67,109 @@ fn forgotten_entries_are_not_lost_with_leader() {
     lab.run(1_000_000);
     lab.severed.insert((1, 2));
     lab.boot(VOTER, old, 2);
-    lab.until("n1 tells it", 1_000_000, |lab| gives_up(lab, VOTER));
+    lab.until("n1 tells it", 1_000_000, |lab| waits(lab, VOTER));
     lab.stop(0);
     lab.severed.clear();
     lab.cut(1, false);
     lab.run(10_000_000);
     assert!(lab.nodes[1].member.ctx.raft.commit() < last && !lab.nodes[1].member.ctx.raft.is_leader());
+    assert!(waits(&lab, VOTER) && lab.logged("This member keeps its log"), "{:#?}", lab.lines);
+    assert!(lab.quarantined.is_empty(), "nobody goes on without it");
+    let disk = lab.nodes[0].disk.clone();
+    lab.boot(0, disk, 2);
+    lab.until("n1 and n2 go on without it", 10_000_000, |lab| gives_up(lab, VOTER));
+    assert!(lab.nodes[0].member.ctx.raft.commit() > last);
+}
+
+/// n2 and n3 are put back, and do not know it. The one that knows returns once they are Primary.
+#[test]
+fn primary_member_with_reverted_log_keeps_it_and_says_so() {
+    let (mut lab, _) = cluster(3);
+    let old: Vec<_> = lab.nodes.iter().map(|node| node.disk.clone()).collect();
+    for _ in 0..5 {
+        let write = lab.write(0);
+        lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+    }
+    lab.run(2_000_000);
+    (0..3).for_each(|at| lab.stop(at));
+    (1..3).for_each(|at| lab.boot(at, old[at].clone(), 2));
+    let primary = |lab: &Lab, at: usize| lab.nodes[at].member.ctx.connection.is_primary();
+    lab.until("n2 and n3 are Primary", 10_000_000, |lab| primary(lab, 1) && primary(lab, 2));
+    let disk = lab.nodes[0].disk.clone();
+    lab.boot(0, disk, 2);
+    lab.run(5_000_000);
+    assert!(lab.quarantined.is_empty(), "{:#?}", lab.lines);
+    let said = lab.lines.iter().filter(|(_, line)| line.contains("so it goes on with this log")).count();
+    assert_eq!(said, 2, "{:#?}", lab.lines);
+    for at in 1..3 {
+        assert!(primary(&lab, at));
+        assert!(lab.nodes[at].member.waits_for().is_some_and(|text| text.contains("as n1 knows")));
+    }
+    let write = lab.write(1);
+    lab.until("they go on", 5_000_000, |_| write.try_take().is_some());
+}
+
+/// A learner knows, too, and cannot say that the others go on. It reports before the other voter, or after it.
+#[test]
+fn learner_beside_two_voters_does_not_end_reverted_one() {
+    for learner_first in [true, false] {
+        let mut lab = Lab::new(2, &Tuning::default());
+        lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+        lab.until("it learns", 10_000_000, |lab| lab.nodes[2].member.ctx.connection.is_primary());
+        lab.run(1_000_000);
+        let old = lab.nodes[1].disk.clone();
+        for _ in 0..5 {
+            let write = lab.write(0);
+            lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+        }
+        lab.run(2_000_000);
+        lab.stop(1);
+        lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection.is_primary());
+        let late = if learner_first { (0, 1) } else { (1, 2) };
+        lab.severed.insert(late);
+        lab.boot(1, old, 2);
+        lab.until("the first one tells it", 1_000_000, |lab| waits(lab, 1));
+        assert!(lab.quarantined.is_empty());
+        lab.severed.clear();
+        lab.link(late.0, late.1);
+        lab.until("it gives up its log", 10_000_000, |lab| gives_up(lab, 1));
+        assert_eq!(lab.voters(0), ["n1"], "it is demoted first");
+        let write = lab.write(0);
+        lab.until("n1 goes on", 5_000_000, |_| write.try_take().is_some());
+    }
+}
+
+/// A consistent snapshot of the storage: no copy knows more than another one.
+#[test]
+fn cluster_restored_to_one_moment_comes_up_by_itself() {
+    for members in [2, 3] {
+        let (mut lab, _) = cluster(members);
+        let copies: Vec<_> = lab.nodes.iter().map(|node| node.disk.clone()).collect();
+        for _ in 0..5 {
+            let write = lab.write(0);
+            lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+        }
+        lab.run(2_000_000);
+        (0..members).for_each(|at| lab.stop(at));
+        for (at, disk) in copies.into_iter().enumerate() {
+            lab.boot(at, disk, 2);
+        }
+        lab.until("all are Primary", 10_000_000, |lab| {
+            (0..members).all(|at| lab.nodes[at].member.ctx.connection.is_primary())
+        });
+        assert!(lab.quarantined.is_empty() && !lab.logged("went back in time"), "{:#?}", lab.lines);
+    }
+}
+
+#[test]
+fn note_with_last_index_of_all_numbers_is_harmless() {
+    let (mut lab, _) = cluster(3);
+    let id = lab.id(1);
+    lab.nodes[0].member.roster.disk_notes.set_for_test(id, u64::MAX);
+    let write = lab.write(0);
+    lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+    lab.run(3_000_000);
+    assert!(lab.quarantined.is_empty());
 }
 
 #[test]
@@ -108,15 +210,17 @@ fn notes_in_logs_reveal_reverted_log_after_full_restart() {
     (0..3).for_each(|at| lab.stop(at));
     lab.boot(1, disks[1].clone(), 2);
     lab.boot(VOTER, old, 2);
-    lab.until("n2 tells it", 1_000_000, |lab| gives_up(lab, VOTER));
+    lab.until("n2 tells it", 1_000_000, |lab| waits(lab, VOTER));
+    assert!(lab.quarantined.is_empty(), "n2 has no majority without it");
     assert!(lab.logged("this member's log went back in time, as n2 knows"), "{:#?}", lab.lines);
     lab.boot(0, disks[0].clone(), 2);
     lab.until("the others go on", 10_000_000, |lab| lab.nodes[0].member.ctx.connection.is_primary());
-    assert!(!lab.quarantined.contains(&0) && !lab.quarantined.contains(&1), "{:#?}", lab.lines);
+    lab.until("n3 gives up its log", 5_000_000, |lab| gives_up(lab, VOTER));
+    assert_eq!(lab.quarantined, [VOTER], "{:#?}", lab.lines);
 }
 
 /// All volumes are restored, from copies of different times. The member with the newest copy cannot know that its log went
-/// back, too. An operator lets it go on alone.
+/// back, too. The others keep their logs until an operator lets it go on alone.
 #[test]
 fn newest_of_three_restored_volumes_goes_on_by_order() {
     let mut lab = Lab::new(3, &Tuning::default());
@@ -135,18 +239,21 @@ fn newest_of_three_restored_volumes_goes_on_by_order() {
         lab.boot(at, disk, 2);
     }
     lab.run(10_000_000);
-    assert_eq!(lab.quarantined, [0, 1], "{:#?}", lab.lines);
+    assert!(lab.quarantined.is_empty() && waits(&lab, 0) && waits(&lab, 1), "{:#?}", lab.lines);
     assert_eq!(lab.nodes[2].member.ctx.raft.last_index(), last);
+    let disks: Vec<_> = lab.nodes.iter().map(|node| node.disk.clone()).collect();
     (0..2).for_each(|at| lab.stop(at));
     let tail = lab.nodes[2].member.ctx.raft.tail_state();
     let position = Gtid { uuid: tail.history, seqno: tail.seqno };
     lab.restart(2, |args| args.position = position);
-    lab.add(&Tuning::default(), |_| {});
     lab.run(2_000_000);
     let token = lab.command(2, Command::Bootstrap);
     let answer = lab.answer(token);
     assert!(answer.ok, "{answer:?}");
-    lab.until("the new member votes", 20_000_000, |lab| lab.voters(2) == ["n3", "n4"]);
+    lab.until("n3 is Primary", 10_000_000, |lab| lab.nodes[2].member.ctx.connection.is_primary());
+    (0..2).for_each(|at| lab.boot(at, disks[at].clone(), 3));
+    lab.run(5_000_000);
+    assert_eq!(lab.quarantined, [0, 1], "they give up their logs for its branch: {:#?}", lab.lines);
 }
 
 #[test]

@@ -70,6 +70,8 @@ fn restart_of_all_at_once_keeps_logs() {
 #[test]
 fn reconnects_of_one_process_keep_log() {
     let mut lab = Lab::new(3, &Tuning::default());
+    write(&mut lab, 1);
+    return_of(&mut lab, 2);
     for _ in 0..3 {
         write(&mut lab, 1);
         lab.restart(2, |_| {});

@@ -82,9 +82,9 @@ impl Ending {
         }
     }
 
-    /// This member gives up its log, which went back in time. `starts`: as for [`Ending::gives_way`].
-    pub(in crate::member) fn gives_up_log(&mut self, now: Micros, starts: bool, text: &str) {
-        self.plan(if starts { now } else { now + END_DELAY }, ServerEnd::LogReverted, text);
+    /// This member gives up its log, which went back in time. Its server has not been in a primary component.
+    pub(in crate::member) fn gives_up_log(&mut self, now: Micros, text: &str) {
+        self.plan(now, ServerEnd::LogReverted, text);
     }
 
     fn plan(&mut self, until: Micros, why: ServerEnd, text: &str) {

@@ -151,7 +151,6 @@ impl Member {
 
     /// Advances the connection state.
     pub(in crate::member) fn connection_step(&mut self) {
-        self.give_up_log_once_demoted();
         match self.ctx.connection.clone() {
             ConnectionState::Idle | ConnectionState::Failed(_) => {}
             ConnectionState::Connecting { args, until, log_at } => self.connecting(args, until, log_at),
@@ -176,7 +175,9 @@ impl Member {
             .members
             .iter()
             .position(|m| m.id == self.ctx.me.id && m.view_uuid == self.ctx.me.view_uuid);
-        let Some(my_index) = me.filter(|_| self.ctx.raft.deliverable() >= state.index) else {
+        let is_trusted = !self.ctx.raft.distrusts_own_log();
+        let my_index = me.filter(|_| is_trusted && self.ctx.raft.deliverable() >= state.index);
+        let Some(my_index) = my_index else {
             let missing = self.missing();
             return self.still_connecting(args, until, log_at, &missing);
         };
@@ -221,6 +222,7 @@ impl Member {
                 .is_some_and(|b| b.index == 0 && b.seqno + 1 == view.gtid.seqno);
         self.ctx.quorum.became_primary(self.ctx.now);
         self.ctx.quorum.present();
+        self.roster.reverted_log.became_primary();
         self.roster.sync.connected(view.gtid.seqno);
         self.ctx.out.push(Effect::Connected(Ok(())));
         self.ctx.deliver(Delivery::Connected(view.clone()));
@@ -299,7 +301,7 @@ impl Member {
 
     fn missing(&self) -> String {
         let missing = missing(&self.ctx);
-        match self.roster.reverted_log.waits() {
+        match self.roster.reverted_log.waits(&self.ctx.raft) {
             Some(why) => format!("{why}. {missing}"),
             None => missing,
         }
@@ -316,7 +318,8 @@ impl Member {
             Some(self.missing())
         } else {
             let acks = self.admin.reports.ack_wait_report(&self.ctx, &self.delivery.submissions);
-            acks.or_else(|| disk_wait_report(&self.ctx))
+            let notice = || self.roster.reverted_log.notice().map(str::to_owned);
+            acks.or_else(|| disk_wait_report(&self.ctx)).or_else(notice)
         }
     }
 

@@ -11,7 +11,8 @@ use crate::member::log_reads::AfterFailure;
 use crate::member::membership::admission::Admission;
 use crate::member::membership::branch::{self, Meeting};
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::membership::peers::{EVIDENCE_SINCE, RELAYED_SINCE};
+use crate::member::membership::peers::{EVIDENCE_SINCE, Peer, RELAYED_SINCE, Reports};
+use crate::member::membership::reverted_log::Consequence;
 use crate::member::outbox::OwnMessage;
 use crate::member::recovery::transfer::Wanted;
 use crate::member::unreadable::{Unreadable, unreadable_control};
@@ -29,6 +30,9 @@ use lockstep_core::policy::Policy;
 use lockstep_core::vote::Opinion;
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, Uuid};
 use std::sync::Arc;
+
+/// How often evidence of a peer's disk is reported again.
+const EVIDENCE_PERIOD: Micros = 1_000_000;
 
 /// Frames and messages of members.
 impl Member {
@@ -346,18 +350,55 @@ impl Member {
     /// Reports to a peer its durable state before this connection. The report is the connection's first message
     /// that the peer acts on: the peer must judge it before it votes or acknowledges.
     fn report_evidence(&mut self, id: MemberId) {
-        let raft = &mut self.ctx.raft;
-        let earlier = self.ctx.peers.get(&id).and_then(|peer| peer.earlier);
-        let seen = earlier.map(|(view_uuid, incarnation)| Sighting {
-            view_uuid,
-            incarnation,
-            durable: raft.witnessed(&id),
-        });
-        let (reporter, only_two_vote) = (raft.durable(), raft.is_only_other_voter(&id));
-        for sighting in [seen, self.roster.disk_notes.of(&id)].into_iter().flatten() {
-            let evidence = Evidence { sighting, reporter, only_two_vote };
+        let ctx = &mut self.ctx;
+        if let Some((view_uuid, incarnation)) = ctx.peers.get(&id).and_then(|peer| peer.earlier) {
+            let sighting = Sighting { view_uuid, incarnation, durable: ctx.raft.witnessed(&id) };
+            ctx.peers.set_earlier_sighting(&id, sighting);
+        }
+        let sightings = [ctx.peers.earlier_sighting(&id), self.roster.disk_notes.of(&id)];
+        if let Some(reports) = ctx.peers.reports_mut(&id) {
+            reports.sightings = sightings.into_iter().flatten().collect();
+        }
+        self.send_evidence(id);
+    }
+
+    /// Sends the evidence of this connection, with flags as they are now.
+    fn send_evidence(&mut self, id: MemberId) {
+        let flags = self.evidence_flags(&id);
+        let reporter = self.ctx.raft.durable();
+        let Some(reports) = self.ctx.peers.reports_mut(&id) else { return };
+        reports.flags = flags;
+        let (only_two_vote, goes_on) = flags;
+        for sighting in reports.sightings.clone() {
+            let evidence = Evidence { sighting, reporter, only_two_vote, goes_on };
             self.ctx.send(id, &NodeMessage::Evidence(evidence));
         }
+    }
+
+    /// Whether this member and `id` are the only voters, and whether the others go on without `id`.
+    fn evidence_flags(&self, id: &MemberId) -> (bool, bool) {
+        let Context { raft, peers, now, .. } = &self.ctx;
+        let works = |voter: &MemberId| peers.get(voter).is_some_and(|peer| peer.is_alive(*now));
+        (raft.is_only_other_voter(id), raft.goes_on_without(id, works))
+    }
+
+    /// Reports again to peers that may wait for a flag.
+    pub(in crate::member) fn report_evidence_again(&mut self) {
+        if self.ctx.now < self.roster.evidence_due {
+            return;
+        }
+        self.roster.evidence_due = self.ctx.now + EVIDENCE_PERIOD;
+        let due = |peer: &&Peer| {
+            let Reports { sightings, flags } = &peer.reports;
+            !sightings.is_empty()
+                && match self.evidence_flags(&peer.hello.id) {
+                    // A member that waits says that it is leaving; another one may have told it about its log.
+                    (_, true) if !flags.1 || peer.leaving() => true,
+                    (only_two_vote, _) => only_two_vote && !flags.0,
+                }
+        };
+        let ids: Vec<MemberId> = self.ctx.peers.values().filter(due).map(|peer| peer.hello.id).collect();
+        ids.into_iter().for_each(|id| self.send_evidence(id));
     }
 
     /// A peer reports this member's earlier durable state. If part of it is lost, the log has gone back in time.
@@ -365,33 +406,30 @@ impl Member {
         if self.failure().is_some() {
             return;
         }
-        let Some(what) = self.roster.reverted_log.judge(&self.ctx.raft, evidence) else { return };
-        let why = format!(
-            "this member's log went back in time, as {} knows: {what}. Likely causes: a restored volume or snapshot, or \
-             a disk cache that loses synced writes",
-            self.ctx.name_of(&from)
-        );
-        if !evidence.only_two_vote {
-            return self.give_up_log(&why);
-        }
-        let why = format!(
-            "{why}. This member serves no clients until {} has taken its vote",
-            self.ctx.name_of(&from)
-        );
-        if self.roster.reverted_log.wait(&why, evidence) {
-            self.ctx.log(Level::Error, why);
-        }
-        self.ctx.raft.vote_only_for(self.ctx.now, from, evidence.reporter.term);
-    }
-
-    /// Gives up a reverted log that the cluster no longer needs.
-    pub(in crate::member) fn give_up_log_once_demoted(&mut self) {
-        if self.roster.reverted_log.is_demoted(&self.ctx.raft)
-            && self.failure().is_none()
-            && let Some(why) = self.roster.reverted_log.waits().map(str::to_owned)
-        {
-            self.give_up_log(&why);
-        }
+        let by = self.ctx.name_of(&from);
+        let (now, raft) = (self.ctx.now, &mut self.ctx.raft);
+        let line = match self.roster.reverted_log.on_report(raft, &by, evidence) {
+            None => return,
+            Some(Consequence::GiveUpLog(why)) => return self.give_up_log(&why),
+            Some(Consequence::Report(why)) => format!(
+                "{why}. This member has been Primary since its start, so it goes on with this log, and committed \
+                 transactions may be missing. Compare the members' data. To discard this log, stop this server and delete \
+                 its lockstep.* files: it returns as a new member"
+            ),
+            Some(Consequence::SupportReporter(why)) => {
+                raft.vote_only_for(now, from, evidence.reporter.term);
+                format!("{why}. This member serves no clients until {by} has taken its vote")
+            }
+            Some(Consequence::Abstain(why)) => {
+                raft.abstain(now);
+                format!(
+                    "{why}. This member keeps its log, does not vote, and serves no clients. Start the other members: once \
+                     they go on without it, it returns as a new member. If they cannot, stop all servers but the one with \
+                     the newest data, and run lockstep bootstrap there"
+                )
+            }
+        };
+        self.ctx.log(Level::Error, line);
     }
 
     /// Fails because the log is reverted: the next start quarantines it, and this member joins as a new one.
@@ -399,13 +437,12 @@ impl Member {
         let member = self.ctx.me.id;
         let request = QuarantineRequest::Reverted { member, why: why.to_owned() };
         self.ctx.out.push(Effect::QuarantineLog(Box::new(request)));
-        let starts = !matches!(self.ctx.connection, ConnectionState::Running { .. });
         self.fail(&format!(
             "{why}. It must not vote on what it has lost: its next start sets its log aside as lockstep.damaged.*, and \
              it joins as a new member"
         ));
         let text = "this member gives up its log, which went back in time";
-        self.recovery.ending.gives_up_log(self.ctx.now, starts, text);
+        self.recovery.ending.gives_up_log(self.ctx.now, text);
     }
 
     /// All connections end: this member has left, or does not join.
