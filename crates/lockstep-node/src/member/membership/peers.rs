@@ -187,7 +187,7 @@ impl Peers {
         }
     }
 
-    /// What was reported to a peer in its connection.
+    /// The reports to a peer in its connection.
     pub(in crate::member) fn reports_mut(&mut self, id: &MemberId) -> Option<&mut Reports> {
         self.connected.get_mut(id).map(|peer| &mut peer.reports)
     }

@@ -43,7 +43,7 @@ struct Found {
     supports_reporter: bool,
 }
 
-/// What this member does about a report.
+/// The action of this member after a report.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::member) enum Consequence {
     /// It says so, and goes on.
@@ -149,7 +149,7 @@ impl RevertedLog {
         self.found.as_ref().filter(|_| raft.distrusts_own_log()).map(|found| found.why.as_str())
     }
 
-    /// What was found about the log of a member that goes on with it.
+    /// The finding about the log of a member that goes on with it.
     pub(in crate::member) fn notice(&self) -> Option<&str> {
         self.found.as_ref().filter(|_| self.was_primary).map(|found| found.why.as_str())
     }

@@ -279,7 +279,7 @@ fn arbitrator_that_restarts_keeps_log() {
 
 /// n2 is of the version before. It is upgraded after n3, and before n1.
 #[test]
-fn rolling_upgrade_keeps_logs_and_writes_no_notes_before_its_end() {
+fn rolling_upgrade_keeps_logs_and_writes_notes_at_its_end() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.run(2_000_000);
     for at in 0..3 {
