@@ -413,8 +413,8 @@ impl Member {
             Some(Consequence::GiveUpLog(why)) => return self.give_up_log(&why),
             Some(Consequence::Report(why)) => format!(
                 "{why}. This member has been Primary since its start, so it goes on with this log, and committed \
-                 transactions may be missing. Compare the members' data. To discard this log, stop this server and delete \
-                 its lockstep.* files: it returns as a new member"
+                 transactions may be missing. Compare the members' data. To discard this log, stop this server and move \
+                 its lockstep.* files away: it returns as a new member"
             ),
             Some(Consequence::SupportReporter(why)) => {
                 raft.vote_only_for(now, from, evidence.reporter.term);
