@@ -101,8 +101,8 @@ impl Network {
     pub(crate) fn mend_all(&mut self, quality: impl Fn(usize, usize) -> Quality) {
         for from in 0..self.machines {
             for to in 0..self.machines {
-                let link = self.link(from, to);
-                (link.cuts, link.quality) = (0, quality(from, to));
+                self.link(from, to).cuts = 0;
+                self.set_quality(from, to, quality(from, to));
             }
         }
     }
@@ -172,6 +172,17 @@ mod tests {
         assert_eq!(arrivals, (1..=10).map(|n| 10_000 * n + 50).collect::<Vec<_>>());
         net.reconnect(0, 1);
         assert_eq!(send(&mut net), 10_050);
+    }
+
+    /// The checks once took a link for clean although frames of before its mending were still to arrive.
+    #[test]
+    fn frames_in_flight_are_known_after_mending() {
+        let mut rng = Rng::new(3);
+        let narrow = Quality { delay: 50, jitter: 0, bytes_per_ms: 100, queues: true, ..Quality::LAN };
+        let mut net = Network::new(2, narrow);
+        let arrival = net.send_in_order(0, 0, 1, 100_000, 0, &mut rng);
+        net.mend_all(|_, _| Quality::LAN);
+        assert_eq!((arrival, net.last_arrival(0, 1)), (1_000_050, 1_000_050));
     }
 
     #[test]
