@@ -201,7 +201,7 @@ impl LeadershipChecks {
         before: &Membership,
         next: &Membership,
     ) -> Check {
-        if raft.role() != Role::Leader || entry.term != raft.term() {
+        if !places(raft, entry) {
             return Ok(());
         }
         let changed = next.voters_changed(before);
@@ -232,7 +232,7 @@ impl LeadershipChecks {
         local: Micros,
         long: Micros,
     ) -> Check {
-        if raft.role() != Role::Leader || entry.term != raft.term() {
+        if !places(raft, entry) {
             return Ok(());
         }
         let is_demoted = |id: &MemberId| next.get(id).is_some_and(|member| !member.role.votes());
@@ -268,4 +268,9 @@ impl LeadershipChecks {
         self.membership_index = raft.tail_state().membership_index;
         self.fallback.round_ends(name, raft, local)
     }
+}
+
+/// Whether the member appends this entry as the leader of its term.
+fn places(raft: &Raft, entry: &Entry) -> bool {
+    raft.role() == Role::Leader && entry.term == raft.term()
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use lockstep_core::policy::Policy;
 use lockstep_core::raft::{Config, Failpoints, Raft};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
-use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
+use lockstep_core::{EntryKind, Gtid, Index, MemberId, Seqno, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -452,6 +452,12 @@ impl Lab {
     }
 
     pub(super) fn write_flagged(&mut self, at: usize, data: &[u8], flags: u32) -> Submission {
+        let last_seen = self.nodes[at].member.delivery.deliverer.delivered();
+        self.write_seen(at, data, flags, last_seen)
+    }
+
+    /// Submits a write-set whose origin has seen nothing after this seqno.
+    pub(super) fn write_seen(&mut self, at: usize, data: &[u8], flags: u32, last_seen: Seqno) -> Submission {
         let mut builder = WriteSetBuilder::new();
         let key = self.now.to_le_bytes();
         builder.append_key(&[b"t", &key], KeyType::Exclusive).unwrap();
@@ -459,7 +465,7 @@ impl Lab {
         let member = &mut self.nodes[at].member;
         let payload = builder.finish(&Meta {
             flags,
-            last_seen: member.delivery.deliverer.delivered(),
+            last_seen,
             source: member.ctx.me.view_uuid,
             epoch: 0,
             conn: 1,
@@ -468,6 +474,20 @@ impl Lab {
         let submission = Submission::new();
         member.submit(EntryKind::WriteSet, payload, submission.filler());
         submission
+    }
+
+    /// Writes on the first two members until they need not keep what a third one lacks after `last`, and trims their logs.
+    pub(super) fn outlive_log_of_third(&mut self, last: Index) {
+        // Certification may forget what is older than 15 s; the log continues from the mark before the last.
+        for n in 0..160 {
+            self.write(n % 2);
+            self.run(500_000);
+        }
+        for at in 0..2 {
+            let first = self.nodes[at].trim.expect("segments may go").below;
+            assert!(first > last + 1, "n3 lacks entries before {first}");
+            self.nodes[at].member.log_trimmed(first, false);
+        }
     }
 
     /// Gives a command to a member; returns its token.

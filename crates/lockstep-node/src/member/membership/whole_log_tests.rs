@@ -193,15 +193,7 @@ fn log_replaced_by_snapshot_is_kept() {
     lab.run(1_000_000);
     let last = lab.nodes[2].member.ctx.raft.last_index();
     lab.cut(2, true);
-    for n in 0..160 {
-        lab.write(n % 2);
-        lab.run(500_000);
-    }
-    for at in 0..2 {
-        let first = lab.nodes[at].trim.expect("segments may go").below;
-        assert!(first > last + 1, "n3 lacks entries before {first}");
-        lab.nodes[at].member.log_trimmed(first, false);
-    }
+    lab.outlive_log_of_third(last);
     reboot(&mut lab, 2);
     lab.until("a snapshot replaces its log", LIMIT, |lab| {
         lab.nodes[2].member.ctx.raft.segment_bases().next().is_some_and(|base| base.index > last)

@@ -1,9 +1,8 @@
 use super::*;
 use crate::api::Tuning;
 use crate::member::harness::Lab;
-use crate::submit::Submission;
 use lockstep_core::raft::Failpoint;
-use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
+use lockstep_core::writeset::flags;
 use std::sync::atomic::Ordering;
 
 /// Three members. One of them, if any, passes write-sets whose origin had not seen the trim mark; on all others they fail.
@@ -21,24 +20,6 @@ fn lab(wrong: Option<usize>) -> Lab {
     lab.run(2_000_000);
     assert_eq!(lab.leader(0), Some(0));
     lab
-}
-
-fn write_seen(lab: &mut Lab, at: usize, last_seen: Seqno) -> Submission {
-    let mut builder = WriteSetBuilder::new();
-    builder.append_key(&[b"t", &lab.now.to_le_bytes()], KeyType::Exclusive).unwrap();
-    builder.append_data(DataKind::Ordered, b"late").unwrap();
-    let member = &mut lab.nodes[at].member;
-    let payload = builder.finish(&Meta {
-        flags: flags::TRX_START | flags::TRX_END,
-        last_seen,
-        source: member.ctx.me.view_uuid,
-        epoch: 0,
-        conn: 1,
-        trx: 1,
-    });
-    let submission = Submission::new();
-    member.submit(EntryKind::WriteSet, payload, submission.filler());
-    submission
 }
 
 fn verdicts_to(lab: &Lab, at: usize) -> Seqno {
@@ -84,7 +65,7 @@ fn until_next_mark(lab: &mut Lab, at: usize) -> Micros {
 fn a_verdict_differs(lab: &mut Lab, old: Seqno) {
     until_next_mark(lab, 0);
     assert!(lab.nodes[0].member.ctx.raft.committed_state().trim > old);
-    drop(write_seen(lab, 1, old));
+    drop(lab.write_seen(1, b"late", flags::TRX_START | flags::TRX_END, old));
     write_many(lab, 1);
 }
 

@@ -370,16 +370,7 @@ fn state_received_before_trim_marks_waits_for_them() {
     lab.until("n3 needs a state", 20_000_000, needs_state);
     let last = lab.nodes[2].member.ctx.raft.last_index();
     lab.cut(2, true);
-    // Certification may forget what is older than 15 s; the log continues from the mark before the last.
-    for n in 0..160 {
-        lab.write(n % 2);
-        lab.run(500_000);
-    }
-    for at in 0..2 {
-        let first = lab.nodes[at].trim.expect("segments may go").below;
-        assert!(first > last + 1, "n3 lacks entries before {first}");
-        lab.nodes[at].member.log_trimmed(first, false);
-    }
+    lab.outlive_log_of_third(last);
     lab.cut(2, false);
     lab.until("a snapshot replaces its log", 20_000_000, |lab| {
         let raft = &lab.nodes[2].member.ctx.raft;
