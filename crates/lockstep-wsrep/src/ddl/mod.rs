@@ -219,8 +219,8 @@ impl Ddl {
     /// Lets a `CREATE TABLE ... SELECT` replace the table that this server may have left behind when it was killed.
     ///
     /// # Errors
-    /// Another table may have that name by now, and must not be replaced. Or the creation cannot be recorded. The marks of later statements would then be taken for marks on the new table, so
-    /// this member stops before it changes the database.
+    /// Another table may have that name by now, and must not be replaced. Or the creation cannot be recorded. The marks of
+    /// later statements would then be taken for marks on the new table, so this member stops before it changes the database.
     fn replay_ctas(&self, host: &Host, at: Gtid, ordered: &mut Ordered) -> Result<(), Unsafe> {
         if !self.replay.may_repeat(at, ordered) {
             return Ok(());

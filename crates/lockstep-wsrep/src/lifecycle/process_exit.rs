@@ -54,7 +54,7 @@ fn log_briefly(cx: &Context, text: String) {
 }
 
 /// Shuts down all sockets of the process. A process with a thread that waits for a hung disk ends only once the disk lets
-/// that thread go; until then the kernel would keep its connections open, and its clients would wait for answers.
+/// that thread go. Until then the kernel would keep its connections open, and its clients would wait for answers.
 fn close_sockets() {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());

@@ -35,8 +35,8 @@ const LOG_INTERVAL: Micros = 600_000_000;
 const UNLIMITED: f64 = f64::INFINITY;
 
 /// How many transactions in a second a member may submit because of a server with this lag, which finishes `speed`
-/// transactions in a second: no limit up to an eighth of the bound, then from 5/4 of the speed down to an eighth at the
-/// bound. An entry takes two round trips to a far server and back, which is no lag: there the limit begins later.
+/// transactions in a second. There is no limit up to an eighth of the bound. Then it falls from 5/4 of the speed to an
+/// eighth at the bound. An entry takes two round trips to a far server and back, which is no lag: there the limit begins later.
 ///
 /// The decline is exponential, so that the loop is as stable with many members that write as with one.
 fn limit_for(lag: Micros, speed: f64, bound: Micros, round_trip: Micros) -> f64 {

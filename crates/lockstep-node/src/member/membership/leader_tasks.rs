@@ -281,9 +281,9 @@ fn demoted_or_removed(membership: &Membership, id: &MemberId, remove: bool) -> M
     }
 }
 
-/// The change for a member that leaves in good order: its vote is withdrawn if the others can go on without it. Voters
-/// that have been absent for long are demoted for that; one that may be back in a moment keeps its vote, since it may
-/// hold the only other copy of a commit.
+/// The change for a member that leaves in good order: its vote is withdrawn if the others can go on without it. Voters that
+/// have been absent for long are demoted for that. One that may be back in a moment keeps its vote, since it may hold the
+/// only other copy of a commit.
 fn departure(ctx: &Context, membership: &Membership) -> Option<(Membership, String)> {
     let leaver = &ctx.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?.hello;
     if membership.voters().count() == 1 {

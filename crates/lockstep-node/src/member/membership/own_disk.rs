@@ -2,8 +2,9 @@
 //!
 //! A hung disk gives no error. Until its writes end, no commit of this member's clients returns. After
 //! `leader.disk_timeout` the member is Desynced, so that proxies send it no more clients. If the others go on without its
-//! disk (they commit entries that it lacks), it leaves after three times as long, its clients are told that their commits are in doubt, and its process ends. If
-//! they do not go on, because no majority of the disks works, it is non-Primary: its end would help nobody.
+//! disk (they commit entries that it lacks), it leaves after three times as long. Its clients are told that their commits
+//! are in doubt, and its process ends. If they do not go on, because no majority of the disks works, it is non-Primary: its
+//! end would help nobody.
 
 use lockstep_core::Micros;
 
@@ -31,7 +32,7 @@ pub(in crate::member) struct OwnDisk {
 
 impl OwnDisk {
     /// In each round. `stands_still_for`: how long the disk has finished no write. `goes_on`: this member is in a primary
-    /// component, whose majority has committed entries without this disk.
+    /// component, and the others have committed entries without this disk.
     pub(in crate::member) fn step(
         &mut self,
         now: Micros,

@@ -139,7 +139,7 @@ impl Member {
                  this one with --wsrep-new-cluster. To go on with the log, start a member whose data belong to it"
             )));
         }
-        // No proof of a reverted log, which would cost the vote: a member that is killed after a state transfer may have the
+        // No proof of a reverted log, which would cost the vote. A member that is killed after a state transfer may have the
         // donor's data and a log that has not caught up.
         let text = format!(
             "{what}, or the log is an older copy: the data do not count, and the state will be transferred"
