@@ -82,6 +82,8 @@ need cc gcc
 if [ "$purpose" = test ]; then
     need sysbench sysbench
     need mkfs.xfs xfsprogs
+    need mkfs.ext4 e2fsprogs
+    need mount mount
     need prometheus-mysqld-exporter prometheus-mysqld-exporter
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"
     [ -e /usr/share/mysql/mysql-test/mariadb-test-run.pl ] || packages="$packages mariadb-test"
