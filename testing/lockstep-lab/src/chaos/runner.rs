@@ -142,10 +142,14 @@ impl Runner {
         for server in cluster.servers.iter_mut().skip(1).take(chaos.learners) {
             vote(server, false)?;
         }
-        let disk = match (faults.iter().any(|fault| fault.needs_disk()), cluster.servers.last()) {
+        let has_small_disk = faults.iter().any(|fault| fault.needs_disk());
+        let disk = match (has_small_disk, cluster.servers.last()) {
             (true, Some(server)) => Some(Disk::under(server, &cluster)?),
             _ => None,
         };
+        if let (true, false, Some(server)) = (has_small_disk, galera, cluster.servers.last_mut()) {
+            fit_log(server)?;
+        }
         let mut arbitrator = match chaos.arbitrator {
             true => Some(Arbitrator::new(&cluster, place(spec.members), galera, chaos.command.as_deref())?),
             false => None,
@@ -469,6 +473,14 @@ impl Runner {
             Err(error) => Ok(format!("{}: {}", to.name(), error.to_string().replace('\n', " "))),
         }
     }
+}
+
+/// Bounds a server's log so that its small disk is full only while a fault fills it, also in a long run.
+fn fit_log(server: &mut Server) -> Result<()> {
+    let bounds = [("log.segment", "8M"), ("log.size", "64M"), ("log.max_size", "128M")];
+    let options = &mut server.wsrep_mut()?.provider_options;
+    options.extend(bounds.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    Ok(())
 }
 
 /// The log line of a server about its vote when it joins.
