@@ -100,6 +100,8 @@ pub(crate) struct Node {
     pub(crate) speed: DiskSpeed,
     /// An operation of the disk may fail: an error of the log is then no surprise.
     pub(crate) disk_fails: bool,
+    /// An operation may have failed before everything healed: the log may be closed since then.
+    pub(crate) disk_failed: bool,
     /// The medium is damaged: a log that cannot be opened is then no surprise.
     pub(crate) damaged: bool,
     /// The disk has no room for more.

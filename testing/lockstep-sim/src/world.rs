@@ -192,6 +192,7 @@ impl World {
                     disk,
                     speed: profile.disk,
                     disk_fails: false,
+                    disk_failed: false,
                     damaged: false,
                     disk_full: false,
                     clock: Clock {

@@ -33,6 +33,7 @@ impl World {
             node.speed = self.profile.disk;
             node.disk.clear_faults();
             node.disk.set_capacity(None);
+            node.disk_failed |= node.disk_fails;
             (node.disk_fails, node.disk_full) = (false, false);
             node.database_hangs = false;
             node.disk_hangs = false;
