@@ -100,6 +100,8 @@ pub struct NodeConfig {
     /// Whether the member is an arbitrator: a voter with a log and no database. An entry is finished once it is committed.
     /// No write-sets are delivered, and no state is requested.
     pub arbitrator: bool,
+    /// Whether the member may be chosen as a donor; false for `gcs.stateless`.
+    pub donates: bool,
     /// Timing and sizes.
     pub tuning: Tuning,
     /// Encryption of connections between members; `None`: none.

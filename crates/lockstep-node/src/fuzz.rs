@@ -29,6 +29,7 @@ fn hellos() {
         zone: 1,
         wants_vote: true,
         arbitrator: false,
+        donates: true,
     };
     let test = |input: &[u8]| {
         let decoded = Hello::from_bytes(Bytes::copy_from_slice(input));

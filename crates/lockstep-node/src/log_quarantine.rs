@@ -339,6 +339,7 @@ mod tests {
             wants_vote: true,
             may_begin_anew: true,
             arbitrator: false,
+            donates: true,
             hold: None,
             thread_begins: None,
             tuning: crate::api::Tuning::default(),
@@ -382,6 +383,7 @@ mod tests {
                 zone: 0,
                 wants_vote: true,
                 arbitrator: false,
+                donates: true,
             };
             let net = lockstep_net::Config::new("my cluster", hello.to_bytes(), 2);
             let mut reactor = Reactor::new(net).unwrap();

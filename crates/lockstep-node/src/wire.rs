@@ -54,7 +54,12 @@ pub struct Hello {
     pub wants_vote: bool,
     /// Whether the member is an arbitrator, without a database.
     pub arbitrator: bool,
+    /// Whether the member may be chosen as a donor.
+    pub donates: bool,
 }
+
+/// The introduction's flag of a member that is never a donor.
+const DOES_NOT_DONATE: u8 = 1;
 
 impl Hello {
     /// The introduction of a member without a log: identity and configuration only.
@@ -74,6 +79,7 @@ impl Hello {
             zone: config.zone,
             wants_vote: config.wants_vote,
             arbitrator: config.arbitrator,
+            donates: config.donates,
         }
     }
 
@@ -94,6 +100,7 @@ impl Hello {
             zone,
             wants_vote,
             arbitrator,
+            donates,
         } = self;
         let mut w = Writer::new();
         w.raw(&id.0);
@@ -108,7 +115,7 @@ impl Hello {
         w.bool(*wants_vote);
         w.bool(*arbitrator);
         w.raw(&log_id.0);
-        if !parents.is_empty() {
+        if !parents.is_empty() || !donates {
             w.u8(parents.len() as u8);
             for (history, log_id) in parents {
                 w.raw(&history.0);
@@ -118,6 +125,9 @@ impl Hello {
                 w.u64(*index);
                 w.u64(*term);
             }
+        }
+        if !donates {
+            w.u8(DOES_NOT_DONATE);
         }
         w.into_bytes()
     }
@@ -143,6 +153,7 @@ impl Hello {
             zone: r.u8()?,
             wants_vote: r.bool()?,
             arbitrator: r.bool()?,
+            donates: true,
         };
         if r.remaining() >= 16 {
             hello.log_id = Uuid(r.array()?);
@@ -156,6 +167,9 @@ impl Hello {
                 for _ in 0..count {
                     hello.forks.push((r.u64()?, r.u64()?));
                 }
+            }
+            if count <= PARENTS_KEPT && r.remaining() > 0 {
+                hello.donates = r.u8()? & DOES_NOT_DONATE == 0;
             }
         }
         let longest = hello.name.len().max(hello.address.len()).max(hello.incoming.len());
@@ -554,6 +568,36 @@ impl NodeMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn introduction_says_whether_member_donates() {
+        let id = |byte| Uuid([byte; 16]);
+        let plain = Hello {
+            id: id(1),
+            incarnation: 1,
+            view_uuid: id(2),
+            history: id(3),
+            log_id: id(4),
+            parents: Vec::new(),
+            forks: Vec::new(),
+            last_index: 9,
+            name: "n1".into(),
+            address: "10.0.0.1:4567".into(),
+            incoming: String::new(),
+            zone: 0,
+            wants_vote: true,
+            arbitrator: false,
+            donates: true,
+        };
+        let branched = Hello { parents: vec![(id(5), id(6))], forks: vec![(7, 8)], ..plain.clone() };
+        for hello in [plain, branched] {
+            assert_eq!(Hello::from_bytes(hello.to_bytes()).as_ref(), Ok(&hello));
+            let stateless = Hello { donates: false, ..hello.clone() };
+            assert_eq!(Hello::from_bytes(stateless.to_bytes()).as_ref(), Ok(&stateless));
+            // All that older builds read comes first.
+            assert!(stateless.to_bytes().starts_with(&hello.to_bytes()));
+        }
+    }
 
     #[test]
     fn messages_round_trip_and_truncated_ones_are_refused() {

@@ -177,6 +177,7 @@ impl World {
                     zone: zone_of(at, zones),
                     wants_vote: at < profile.voters || at >= members,
                     arbitrator: settings.arbitrates(at),
+                    donates: true,
                 };
                 let disk = MemDisk::new();
                 disk.set_sector_bytes(profile.sector_bytes);

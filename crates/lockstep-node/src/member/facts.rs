@@ -91,9 +91,7 @@ impl Context {
 
     /// Whether a connected member could donate its state.
     pub(in crate::member) fn somebody_may_donate(&self) -> bool {
-        self.peers
-            .values()
-            .any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.state == LocalState::Synced))
+        self.peers.values().any(|p| p.may_donate() && p.health.is_some_and(|h| h.state == LocalState::Synced))
     }
 
     /// The round trips that an election needs.

@@ -243,6 +243,7 @@ impl Lab {
             zone: 0,
             wants_vote: true,
             arbitrator: false,
+            donates: true,
         };
         change(&mut me);
         let view_uuid = me.view_uuid;

@@ -61,6 +61,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         wants_vote: true,
         may_begin_anew: true,
         arbitrator: false,
+        donates: true,
         hold: None,
         thread_begins: None,
         tuning: Tuning {

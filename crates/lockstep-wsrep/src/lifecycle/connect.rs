@@ -187,6 +187,7 @@ impl Provider {
                 wants_vote: options.bool("member.vote"),
                 may_begin_anew,
                 arbitrator: false,
+                donates: !options.bool("gcs.stateless"),
                 hold: Some(self.cx.sequence.barrier()),
                 thread_begins: Some(sched_slice::shorten_sched_slice),
                 tuning,

@@ -52,6 +52,11 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Whether the peer may be chosen as a donor.
+    pub(in crate::member) fn may_donate(&self) -> bool {
+        self.hello.donates && !self.hello.arbitrator
+    }
+
     /// Whether the peer wants to leave.
     pub(in crate::member) fn leaving(&self) -> bool {
         self.health.is_some_and(|h| h.leaving)

@@ -238,7 +238,7 @@ impl Transfers {
     }
 
     /// Chooses a donor: a Synced member that was named; else another Synced one, preferably in the joiner's zone. As a
-    /// last resort the leader itself, or a member under an apply hold.
+    /// last resort the leader itself, or a member under an apply hold. Never one with `gcs.stateless`.
     pub(in crate::member) fn find_donor(
         &mut self,
         ctx: &mut Context,
@@ -270,7 +270,7 @@ impl Transfers {
         let mut candidates: Vec<(u8, MemberId, String)> = ctx
             .peers
             .values()
-            .filter(|p| p.hello.id != joiner && !p.hello.arbitrator && !p.leaving())
+            .filter(|p| p.hello.id != joiner && p.may_donate() && !p.leaving())
             .filter(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
             .map(|p| ((Some(p.hello.zone) != zone) as u8, p.hello.id, p.hello.name.clone()))
             .collect();
@@ -282,11 +282,14 @@ impl Transfers {
             ctx.peers
                 .values()
                 .filter(|p| {
-                    p.hello.id != joiner && !p.leaving() && p.health.as_ref().is_some_and(is_far_enough)
+                    p.hello.id != joiner
+                        && p.may_donate()
+                        && !p.leaving()
+                        && p.health.as_ref().is_some_and(is_far_enough)
                 })
                 .map(|p| (4, p.hello.id, p.hello.name.clone())),
         );
-        if joiner != ctx.me.id && !ctx.me.arbitrator && own.synced_but_for_hold {
+        if joiner != ctx.me.id && !ctx.me.arbitrator && ctx.me.donates && own.synced_but_for_hold {
             let far = (Some(ctx.me.zone) != zone) as u8;
             candidates.push((far + 2, ctx.me.id, ctx.me.name.clone()));
         }
@@ -483,8 +486,9 @@ fn refusal(code: i32, text: &str) -> NodeMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Tuning;
     use crate::effect::Effect;
-    use crate::member::harness::context;
+    use crate::member::harness::{Lab, context};
     use crate::wire::FRAME_NODE;
     use lockstep_core::Uuid;
 
@@ -575,5 +579,21 @@ mod tests {
         transfers.on_donate(&mut ctx, own, JOINER, wanted(1));
         assert_eq!(outcome(&mut ctx).0, [AGAIN]);
         assert!(!transfers.is_donating());
+    }
+
+    #[test]
+    fn stateless_member_is_never_chosen_as_donor() {
+        let tuning = Tuning::default();
+        let mut lab = Lab::new(1, &tuning);
+        lab.add(&tuning, |hello| hello.donates = false);
+        lab.add(&tuning, |_| {});
+        lab.until("all are Synced", 10_000_000, |lab| {
+            lab.nodes.iter().all(|node| node.member.local_state() == LocalState::Synced)
+        });
+        lab.nodes[2].member.request_state(Bytes::from_static(b"request"), "n2".into());
+        lab.until("nobody else is named", 5_000_000, |lab| lab.logged("no donor yet"));
+        lab.nodes[2].member.request_state(Bytes::from_static(b"request"), "n2,".into());
+        lab.until("another one donates", 5_000_000, |lab| lab.logged("n1 is to donate state to n3"));
+        assert!(!lab.logged("n2 is to donate"));
     }
 }
