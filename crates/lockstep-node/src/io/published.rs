@@ -43,6 +43,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The state with this number.
+fn local_state(number: u8) -> LocalState {
+    match number {
+        1 => LocalState::Joining,
+        2 => LocalState::Donor,
+        3 => LocalState::Joined,
+        4 => LocalState::Synced,
+        5 => LocalState::Error,
+        _ => LocalState::Initialized,
+    }
+}
+
 impl Published {
     pub(crate) fn new(policy: Policy, identity: Identity, histories: Vec<Uuid>) -> Published {
         Published {
@@ -62,9 +74,9 @@ impl Published {
         }
     }
 
-    /// Publishes the state that the front end's threads check before each step. Returns whether [`LocalState`] has
-    /// changed.
-    pub(crate) fn set_round(&self, round: &RoundState) -> bool {
+    /// Publishes the state that the front end's threads check before each step. Returns the previous [`LocalState`] if
+    /// it has changed.
+    pub(crate) fn set_round(&self, round: &RoundState) -> Option<LocalState> {
         self.primary.store(round.primary, Ordering::Release);
         self.delivered.store(round.delivered, Ordering::Release);
         self.lost_after.store(round.lost_after, Ordering::Release);
@@ -72,8 +84,8 @@ impl Published {
         self.held_back.store(round.held_back, Ordering::Release);
         self.pace.store(round.pace, Ordering::Relaxed);
         self.set_policy(round.policy);
-        let state = round.state as u8;
-        self.state.swap(state, Ordering::AcqRel) != state
+        let before = local_state(self.state.swap(round.state as u8, Ordering::AcqRel));
+        Some(before).filter(|before| *before != round.state)
     }
 
     /// `ls-node` has ended.
@@ -106,14 +118,7 @@ impl Published {
     }
 
     pub(crate) fn state(&self) -> LocalState {
-        match self.state.load(Ordering::Acquire) {
-            1 => LocalState::Joining,
-            2 => LocalState::Donor,
-            3 => LocalState::Joined,
-            4 => LocalState::Synced,
-            5 => LocalState::Error,
-            _ => LocalState::Initialized,
-        }
+        local_state(self.state.load(Ordering::Acquire))
     }
 
     pub(crate) fn is_primary(&self) -> bool {

@@ -1,8 +1,9 @@
 //! When and what `ls-node` publishes: the state after each round, the status a few times a second.
 
+use crate::api::LocalState;
 use crate::io::published::{Published, RoundState};
 use crate::member::Member;
-use lockstep_core::{Micros, Uuid};
+use lockstep_core::{Micros, Seqno, Uuid};
 
 /// How often the published status is made anew.
 const STATUS_PERIOD: Micros = 200_000;
@@ -20,9 +21,10 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// Publishes the state that the front end's threads check before each step.
-    pub(crate) fn publish_round(&mut self, now: Micros, member: &Member, to: &Published) {
-        let changed = to.set_round(&RoundState {
+    /// Publishes the state that the front end's threads check before each step. Returns a line for the log if this
+    /// member's state has changed.
+    pub(crate) fn publish_round(&mut self, now: Micros, member: &Member, to: &Published) -> Option<String> {
+        let before = to.set_round(&RoundState {
             state: member.local_state(),
             primary: member.ctx.connection.is_primary(),
             delivered: member.delivery.deliverer.delivered(),
@@ -38,10 +40,11 @@ impl Publisher {
             self.log = (tail.history, tail.log_id);
             to.set_history(tail.history, tail.log_id);
         }
-        if changed {
+        before.map(|before| {
             self.state_since = now;
             self.changed = true;
-        }
+            shift_text(before, member.local_state(), member.delivery.deliverer.delivered())
+        })
     }
 
     /// Whether to make a new status now: after a change of the state at once.
@@ -58,9 +61,31 @@ impl Publisher {
     }
 }
 
+/// A change of the member's state, in the words of Galera's library: log monitors search for them.
+fn shift_text(before: LocalState, now: LocalState, delivered: Seqno) -> String {
+    format!("Shifting {} -> {} (TO: {delivered})", state_name(before), state_name(now))
+}
+
+fn state_name(state: LocalState) -> &'static str {
+    match state {
+        LocalState::Initialized => "OPEN",
+        LocalState::Joining => "JOINER",
+        LocalState::Donor => "DONOR/DESYNCED",
+        LocalState::Joined => "JOINED",
+        LocalState::Synced => "SYNCED",
+        LocalState::Error => "ERROR",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn change_of_state_is_logged_in_galeras_words() {
+        let text = shift_text(LocalState::Synced, LocalState::Donor, 42);
+        assert_eq!(text, "Shifting SYNCED -> DONOR/DESYNCED (TO: 42)");
+    }
 
     #[test]
     fn status_is_due_after_its_period_or_a_change() {

@@ -149,7 +149,10 @@ impl Runtime {
             self.engine.take(&mut effects, &mut deliveries);
             self.hung_disk.set(self.engine.hung_disk_ends_by(), self.calls.end());
             // Published before the notification: a front end notified of Synced must not read Joined.
-            self.publisher.publish_round(self.engine.ctx.now, &self.engine, &self.shared.published);
+            let now_at = self.engine.ctx.now;
+            if let Some(line) = self.publisher.publish_round(now_at, &self.engine, &self.shared.published) {
+                self.say(Level::Info, &line);
+            }
             let mut end = self.engine.server_must_end();
             for effect in effects.drain(..) {
                 // A server whose start is refused exits with an error. Debian's unit restarts only one that aborts.
