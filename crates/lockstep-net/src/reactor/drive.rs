@@ -11,6 +11,7 @@ use mio::{Events, Interest, Token};
 use super::dial::State;
 use super::http::{Http, Stream};
 use super::listen;
+use super::noise::Report;
 use super::peer::Peer;
 use super::{Connecting, Event, Listener, PeerHello, Reactor, WAKER};
 use crate::addr::Scheme;
@@ -246,8 +247,8 @@ impl Reactor {
     }
 
     fn noise(&mut self, addr: SocketAddr, what: String, events: &mut Vec<Event>, now: Instant) {
-        if let Some(suppressed) = self.noise.record(addr.ip(), &what, now) {
-            events.push(Event::Noise { addr, what, suppressed });
+        if let Some(Report { suppressed, repeated }) = self.noise.record(addr.ip(), &what, now) {
+            events.push(Event::Noise { addr, what, suppressed, repeated });
         }
     }
 

@@ -155,6 +155,8 @@ pub enum Event {
         what: String,
         /// The number of similar events since the last report.
         suppressed: u64,
+        /// Connections of this address were dropped for this reason before: 10 s ago or earlier.
+        repeated: bool,
     },
     /// A request of the status service: answer with [`Reactor::respond`].
     Request(StatusRequest),

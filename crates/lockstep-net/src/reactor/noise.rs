@@ -27,6 +27,15 @@ struct Said {
     last: Instant,
 }
 
+/// How to log a dropped connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Report {
+    /// Lines that were suppressed since the last one.
+    pub(super) suppressed: u64,
+    /// The same line about the same address was logged before.
+    pub(super) repeated: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Noise {
@@ -41,9 +50,8 @@ impl Noise {
         Noise { tokens: BURST, refilled: now, suppressed: 0, said: Vec::new() }
     }
 
-    /// A connection from `ip` was dropped for this reason. If this is to be logged, returns the number of suppressed lines
-    /// to mention with it.
-    pub(super) fn record(&mut self, ip: IpAddr, what: &str, now: Instant) -> Option<u64> {
+    /// A connection from `ip` was dropped for this reason. `None` if this is not to be logged.
+    pub(super) fn record(&mut self, ip: IpAddr, what: &str, now: Instant) -> Option<Report> {
         self.said.retain(|said| now.saturating_duration_since(said.last) < RARELY);
         if let Some(said) = self.said.iter_mut().find(|said| said.ip == ip && said.what == what) {
             said.last = now;
@@ -57,8 +65,10 @@ impl Noise {
             return None;
         }
         let mut left_out = std::mem::take(&mut self.suppressed);
+        let mut repeated = false;
         match self.said.iter_mut().find(|said| said.ip == ip && said.what == what) {
             Some(said) => {
+                repeated = true;
                 left_out += std::mem::take(&mut said.since);
                 said.pause = (said.pause * 6).min(RARELY);
                 said.again = now + said.pause;
@@ -73,7 +83,7 @@ impl Noise {
                 self.said.push(Said { ip, what, again, pause: SOON, since: 0, last: now });
             }
         }
-        Some(left_out)
+        Some(Report { suppressed: left_out, repeated })
     }
 
     fn may_log(&mut self, now: Instant) -> bool {
@@ -110,8 +120,9 @@ mod tests {
             let now = start + Duration::from_secs(second);
             // Two members, for a reason each.
             for n in [1, 2] {
-                if let Some(more) = noise.record(ip(n), "refused", now) {
-                    counted += more + 1;
+                if let Some(report) = noise.record(ip(n), "refused", now) {
+                    counted += report.suppressed + 1;
+                    assert_eq!(report.repeated, second > 0);
                     if n == 1 {
                         at.push(second);
                     }
@@ -123,8 +134,9 @@ mod tests {
         assert!(counted > 2 * 82_000 && counted <= 2 * 86_400, "{counted}");
         // Another reason is said at once, and an old one, once it is news again.
         let end = start + Duration::from_secs(86_400);
-        assert_eq!(noise.record(ip(1), "silent", end), Some(0));
-        assert_eq!(noise.record(ip(1), "refused", end + 2 * RARELY), Some(0));
+        let first = Some(Report { suppressed: 0, repeated: false });
+        assert_eq!(noise.record(ip(1), "silent", end), first);
+        assert_eq!(noise.record(ip(1), "refused", end + 2 * RARELY), first);
     }
 
     #[test]
@@ -135,8 +147,8 @@ mod tests {
         let mut counted = 0;
         for n in 0..100_000u64 {
             let now = start + Duration::from_micros(n * 100);
-            if let Some(more) = noise.record(ip(1), &format!("reason {n}"), now) {
-                (lines, counted) = (lines + 1, counted + more + 1);
+            if let Some(report) = noise.record(ip(1), &format!("reason {n}"), now) {
+                (lines, counted) = (lines + 1, counted + report.suppressed + 1);
             }
         }
         assert!((10..=16).contains(&lines), "{lines}");

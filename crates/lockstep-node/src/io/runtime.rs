@@ -287,10 +287,12 @@ impl Runtime {
                     self.engine.refused(&format!("{addr}: {error}"));
                 }
             }
-            Event::Noise { addr, what, suppressed } => {
+            Event::Noise { addr, what, suppressed, repeated } => {
                 let more =
                     if suppressed > 0 { format!(" ({suppressed} more like it)") } else { String::new() };
-                self.say(Level::Warn, &format!("dropped a connection from {addr}: {what}{more}"));
+                // A single one needs no action: a port scanner, or a member that tries TLS first (`socket.dynamic`).
+                let level = if repeated { Level::Warn } else { Level::Info };
+                self.say(level, &format!("dropped a connection from {addr}: {what}{more}"));
             }
             Event::Request(request) => self.answer(request),
         }
