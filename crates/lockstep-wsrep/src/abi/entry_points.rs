@@ -365,7 +365,7 @@ unsafe extern "C-unwind" fn sync_wait(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "sync_wait", Status::NODE_FAIL, |p| {
-            match control::sync_wait(&p.cx, upto.as_ref().copied(), tout) {
+            match control::sync_wait(&p.cx, &p.local, upto.as_ref().copied(), tout) {
                 Ok(reached) => {
                     if let Some(out) = gtid.as_mut() {
                         *out = reached;

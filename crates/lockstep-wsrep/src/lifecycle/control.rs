@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::lifecycle::state_files::{gtid_in, gtid_out};
 use crate::sync::Stop;
+use crate::trx::local::LocalTransactions;
 use lockstep_abi::*;
 use lockstep_node::LocalState;
 use lockstep_node::core::Seqno;
@@ -13,8 +14,14 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// `sync_wait`: waits until `upto` has finished here; without `upto`, until all that any member has acknowledged by now
-/// has. An `upto` that a new leader left out never finishes.
-pub(crate) fn sync_wait(cx: &Context, upto: Option<Gtid>, seconds: i32) -> Result<Gtid, Status> {
+/// has, and the rollbacks of streaming transactions that this member has sent. An `upto` that a new leader left out never
+/// finishes.
+pub(crate) fn sync_wait(
+    cx: &Context,
+    local: &LocalTransactions,
+    upto: Option<Gtid>,
+    seconds: i32,
+) -> Result<Gtid, Status> {
     let timeout = match u64::try_from(seconds) {
         Ok(seconds) => Duration::from_secs(seconds).min(LONGEST),
         Err(_) => cx.host.settings.causal_read_timeout(),
@@ -30,10 +37,19 @@ pub(crate) fn sync_wait(cx: &Context, upto: Option<Gtid>, seconds: i32) -> Resul
         }
         None => {
             let node = cx.node().ok_or(Status::TRX_FAIL)?;
-            node.causal(timeout).map_err(|error| {
-                cx.host.log.debug(|| format!("causal read: {error:?}"));
-                Status::TRX_FAIL
-            })?
+            let causal = |timeout| {
+                node.causal(timeout).map_err(|error| {
+                    cx.host.log.debug(|| format!("causal read: {error:?}"));
+                    Status::TRX_FAIL
+                })
+            };
+            let seqno = causal(timeout)?;
+            // Nobody has acknowledged a rollback, so that `seqno` may be lower than that of one.
+            match local.wait_for_rollbacks(cx, until) {
+                Ok(false) => seqno,
+                Ok(true) => causal(until.saturating_duration_since(Instant::now()))?,
+                Err(_) => return Err(Status::TRX_FAIL),
+            }
         }
     };
     let left = until.saturating_duration_since(Instant::now());

@@ -170,6 +170,11 @@ impl LocalTransactions {
         self.rollbacks.are_open()
     }
 
+    /// See [`Rollbacks::wait_delivered`].
+    pub(crate) fn wait_for_rollbacks(&self, cx: &Context, until: Instant) -> Result<bool, Stop> {
+        self.rollbacks.wait_delivered(until, || cx.has_failed())
+    }
+
     /// Sends rollback fragments again that may have been lost: those sent long ago, or `all`. If both copies are ordered,
     /// the second has no effect.
     pub(crate) fn repeat_rollbacks(&self, cx: &Context, all: bool) {
