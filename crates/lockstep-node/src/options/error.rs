@@ -56,10 +56,10 @@ impl fmt::Display for OptionError {
                 write!(f, "provider options: '{part}' {problem}; write 'name = value; name = value'")
             }
             OptionError::Unknown { name, nearest: Some(nearest) } => {
-                write!(f, "unknown provider option '{name}': did you mean '{nearest}'?")
+                write!(f, "Unknown parameter '{name}': did you mean '{nearest}'?")
             }
             OptionError::Unknown { name, nearest: None } => {
-                write!(f, "unknown provider option '{name}': docs/options.md lists them all")
+                write!(f, "Unknown parameter '{name}': docs/options.md lists them all")
             }
             OptionError::Value { name, value, expected } => {
                 write!(f, "provider option {name} = '{value}': must be {expected}")

@@ -161,8 +161,8 @@ fn filled_in_is_not_given() {
 #[test]
 fn errors_are_one_line_each() {
     for (text, expected) in [
-        ("gcache.sise=1G", "unknown provider option 'gcache.sise': did you mean 'gcache.size'?"),
-        ("frobnicate=1", "unknown provider option 'frobnicate': docs/options.md lists them all"),
+        ("gcache.sise=1G", "Unknown parameter 'gcache.sise': did you mean 'gcache.size'?"),
+        ("frobnicate=1", "Unknown parameter 'frobnicate': docs/options.md lists them all"),
         ("pc.weight=x", "provider option pc.weight = 'x': must be a number, 0 to 255"),
         (
             "pc.weight=2",

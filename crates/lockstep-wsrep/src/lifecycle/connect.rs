@@ -240,7 +240,7 @@ impl Provider {
             return Err("connect: this member has failed, see the lines above: restart the server".into());
         }
         let parsed = lockstep_node::net::ClusterAddress::parse(url, lockstep_node::DEFAULT_PORT)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| bad_address(cluster, url, &error))?;
         let wanted = bootstrap || parsed.peers.is_empty();
         let been_connected = cx.identity.been_connected();
         let bootstrap = founds(wanted, parsed.peers.is_empty(), been_connected);
@@ -341,6 +341,11 @@ impl Provider {
     }
 }
 
+/// The error if `wsrep_cluster_address` cannot be read. It begins like the line of Galera's library.
+fn bad_address(cluster: &str, url: &str, error: &dyn std::fmt::Display) -> String {
+    format!("Failed to open channel '{cluster}' at '{url}': {error}")
+}
+
 /// Whether the directory contains segments of a log.
 fn has_log(dir: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(dir) else { return false };
@@ -415,6 +420,16 @@ mod tests {
         assert_eq!(listens("base_port=17000"), "tcp://0.0.0.0:17000");
         assert_eq!(listens("gmcast.listen_addr=tcp://0.0.0.0:4567"), "tcp://0.0.0.0:4567");
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn bad_address_names_cluster_address_and_problem() {
+        for (url, problem) in [("foo://", "has an unknown scheme"), ("db1", "write gcomm://db1")] {
+            let error = lockstep_node::net::ClusterAddress::parse(url, 4567).unwrap_err();
+            let text = bad_address("test", url, &error);
+            assert!(text.starts_with(&format!("Failed to open channel 'test' at '{url}': ")), "{text}");
+            assert!(text.contains(problem), "{text}");
+        }
     }
 
     #[test]

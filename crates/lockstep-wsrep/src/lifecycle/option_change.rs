@@ -27,8 +27,9 @@ pub(crate) fn set_options(cx: &Context, injected: &InjectedPanic, is_connected: 
             return Status::NODE_FAIL;
         }
         Err(error @ OptionError::Unknown { .. }) => {
-            log.warn(refused(&error));
-            return Status::WARNING;
+            // Text, level and status are those of Galera's library.
+            log.warn(format!("{error} (wsrep_provider_options are unchanged)"));
+            return Status::NODE_FAIL;
         }
         Err(error) => {
             log.error(refused(&error));

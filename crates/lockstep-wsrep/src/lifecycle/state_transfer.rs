@@ -61,7 +61,9 @@ impl StateTransfer {
         let Some(node) = cx.node() else { return };
         if result != CbStatus::SUCCESS {
             // The server waits for the transfer, and would for ever.
-            cx.fail("the server could not prepare for a state transfer: see its lines above");
+            cx.fail(
+                "Requesting state transfer failed: the server could not prepare for it, see its lines above",
+            );
             process_exit::abort();
         }
         let is = |text: &std::ffi::CStr| request.starts_with(text.to_bytes_with_nul());
