@@ -247,8 +247,8 @@ impl Reactor {
     }
 
     fn noise(&mut self, addr: SocketAddr, what: String, events: &mut Vec<Event>, now: Instant) {
-        if let Some(Report { suppressed, repeated }) = self.noise.record(addr.ip(), &what, now) {
-            events.push(Event::Noise { addr, what, suppressed, repeated });
+        if let Some(Report { suppressed, persists }) = self.noise.record(addr.ip(), &what, now) {
+            events.push(Event::Noise { addr, what, suppressed, persists });
         }
     }
 

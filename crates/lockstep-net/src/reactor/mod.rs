@@ -155,8 +155,8 @@ pub enum Event {
         what: String,
         /// The number of similar events since the last report.
         suppressed: u64,
-        /// Connections of this address were dropped for this reason before: 10 s ago or earlier.
-        repeated: bool,
+        /// Connections of this address have been dropped for this reason for a minute or more, with no pause over 30 s.
+        persists: bool,
     },
     /// A request of the status service: answer with [`Reactor::respond`].
     Request(StatusRequest),

@@ -1,6 +1,7 @@
 //! Log lines about connections from non-members: enough to find the sender, and few enough not to fill the log.
 //! A sender that fails repeatedly for one reason (a member with another authority's certificate tries every second) is
-//! logged at once, then after ten seconds, a minute, and so on.
+//! logged at once, then after ten seconds, a minute, and so on. A sender that goes on for a minute needs an operator. One
+//! that fails now and then does not: several members behind one address may each try TLS first while TLS is switched on.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -11,6 +12,9 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The same line about the same address is repeated after this time, then after six times as long, up to [`RARELY`].
 const SOON: Duration = Duration::from_secs(10);
 const RARELY: Duration = Duration::from_secs(3600);
+/// A sender persists if its connections were dropped for this long, with no longer pause than [`PAUSE`].
+const PERSISTENT: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(30);
 /// The most addresses, with their reasons, that are remembered.
 const REMEMBERED: usize = 64;
 
@@ -25,6 +29,16 @@ struct Said {
     /// How often the event happened since the last line, and its last time.
     since: u64,
     last: Instant,
+    /// The first event that no pause longer than [`PAUSE`] separates from the last one.
+    run: Instant,
+    /// A line has said that the sender of this run persists.
+    reported: bool,
+}
+
+impl Said {
+    fn persists(&self) -> bool {
+        self.last.saturating_duration_since(self.run) >= PERSISTENT
+    }
 }
 
 /// How to log a dropped connection.
@@ -32,8 +46,8 @@ struct Said {
 pub(super) struct Report {
     /// Lines that were suppressed since the last one.
     pub(super) suppressed: u64,
-    /// The same line about the same address was logged before.
-    pub(super) repeated: bool,
+    /// The sender has gone on for [`PERSISTENT`].
+    pub(super) persists: bool,
 }
 
 /// See the module.
@@ -54,8 +68,12 @@ impl Noise {
     pub(super) fn record(&mut self, ip: IpAddr, what: &str, now: Instant) -> Option<Report> {
         self.said.retain(|said| now.saturating_duration_since(said.last) < RARELY);
         if let Some(said) = self.said.iter_mut().find(|said| said.ip == ip && said.what == what) {
+            if now.saturating_duration_since(said.last) > PAUSE {
+                (said.run, said.reported) = (now, false);
+            }
             said.last = now;
-            if now < said.again {
+            // A sender that begins to persist is reported at once: earlier lines may have made the pause an hour.
+            if now < said.again && (said.reported || !said.persists()) {
                 said.since += 1;
                 return None;
             }
@@ -65,10 +83,11 @@ impl Noise {
             return None;
         }
         let mut left_out = std::mem::take(&mut self.suppressed);
-        let mut repeated = false;
+        let mut persists = false;
         match self.said.iter_mut().find(|said| said.ip == ip && said.what == what) {
             Some(said) => {
-                repeated = true;
+                persists = said.persists();
+                said.reported = persists;
                 left_out += std::mem::take(&mut said.since);
                 said.pause = (said.pause * 6).min(RARELY);
                 said.again = now + said.pause;
@@ -80,10 +99,19 @@ impl Noise {
                     left_out += oldest.map_or(0, |at| self.said.swap_remove(at).since);
                 }
                 let (what, again) = (what.to_owned(), now + SOON);
-                self.said.push(Said { ip, what, again, pause: SOON, since: 0, last: now });
+                self.said.push(Said {
+                    ip,
+                    what,
+                    again,
+                    pause: SOON,
+                    since: 0,
+                    last: now,
+                    run: now,
+                    reported: false,
+                });
             }
         }
-        Some(Report { suppressed: left_out, repeated })
+        Some(Report { suppressed: left_out, persists })
     }
 
     fn may_log(&mut self, now: Instant) -> bool {
@@ -122,21 +150,42 @@ mod tests {
             for n in [1, 2] {
                 if let Some(report) = noise.record(ip(n), "refused", now) {
                     counted += report.suppressed + 1;
-                    assert_eq!(report.repeated, second > 0);
+                    assert_eq!(report.persists, second >= 60);
                     if n == 1 {
                         at.push(second);
                     }
                 }
             }
         }
-        assert_eq!(at[..4], [0, 10, 70, 430]);
+        assert_eq!(at[..4], [0, 10, 60, 420]);
         assert!(at.len() < 32, "{at:?}");
         assert!(counted > 2 * 82_000 && counted <= 2 * 86_400, "{counted}");
         // Another reason is said at once, and an old one, once it is news again.
         let end = start + Duration::from_secs(86_400);
-        let first = Some(Report { suppressed: 0, repeated: false });
+        let first = Some(Report { suppressed: 0, persists: false });
         assert_eq!(noise.record(ip(1), "silent", end), first);
         assert_eq!(noise.record(ip(1), "refused", end + 2 * RARELY), first);
+    }
+
+    #[test]
+    fn sender_persists_only_after_a_minute_without_pause() {
+        let start = Instant::now();
+        let mut noise = Noise::new(start);
+        // Members behind one address are restarted in turn, and each is dropped a few times.
+        for restart in 0..20 {
+            for second in 0..5 {
+                let now = start + Duration::from_secs(60 * restart + second);
+                let persists = noise.record(ip(1), "TLS", now).is_some_and(|report| report.persists);
+                assert!(!persists, "restart {restart}");
+            }
+        }
+        // One of them keeps a wrong configuration. The lines before it do not hide that.
+        let begin = start + Duration::from_secs(20 * 60);
+        let warned = (0..600).find(|second| {
+            let now = begin + Duration::from_secs(*second);
+            noise.record(ip(1), "TLS", now).is_some_and(|report| report.persists)
+        });
+        assert_eq!(warned, Some(60));
     }
 
     #[test]

@@ -287,11 +287,11 @@ impl Runtime {
                     self.engine.refused(&format!("{addr}: {error}"));
                 }
             }
-            Event::Noise { addr, what, suppressed, repeated } => {
+            Event::Noise { addr, what, suppressed, persists } => {
                 let more =
                     if suppressed > 0 { format!(" ({suppressed} more like it)") } else { String::new() };
-                // A single one needs no action: a port scanner, or a member that tries TLS first (`socket.dynamic`).
-                let level = if repeated { Level::Warn } else { Level::Info };
+                // A few need no action: a port scanner, or members that try TLS first (`socket.dynamic`).
+                let level = if persists { Level::Warn } else { Level::Info };
                 self.say(level, &format!("dropped a connection from {addr}: {what}{more}"));
             }
             Event::Request(request) => self.answer(request),
