@@ -15,7 +15,7 @@ use lockstep_node::Ordered;
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{self, Meta};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Streaming transactions that end, beside the table in [`Context::trxs`], and the pace of all.
 #[derive(Default)]
@@ -162,24 +162,29 @@ impl LocalTransactions {
     /// Sends the rollback of an own streaming transaction that the server has forgotten, until it is ordered.
     pub(crate) fn roll_back_orphan(&self, cx: &Context, id: TrxId) {
         self.rollbacks.remember(id, &[]);
-        let _ = send_rollback(cx, id, &[]);
+        if send_rollback(cx, id, &[]) != Status::OK {
+            self.rollbacks.sending_failed(id);
+        }
     }
 
-    /// Whether a rollback fragment has been sent and not been delivered yet.
-    pub(crate) fn has_rollbacks(&self) -> bool {
-        self.rollbacks.are_open()
+    /// See [`Rollbacks::repeat_after`].
+    pub(crate) fn repeat_rollbacks_after(&self) -> Option<Duration> {
+        self.rollbacks.repeat_after()
     }
 
-    /// See [`Rollbacks::wait_delivered`].
-    pub(crate) fn wait_for_rollbacks(&self, cx: &Context, until: Instant) -> Result<bool, Stop> {
-        self.rollbacks.wait_delivered(until, || cx.has_failed())
+    /// See [`Rollbacks::wait_delivered`]. Does not wait if this member has failed, or is not Primary any more.
+    pub(crate) fn wait_for_rollbacks(&self, cx: &Context, until: Instant) -> bool {
+        let is_primary = || !cx.has_failed() && cx.node().is_some_and(|node| node.is_primary());
+        self.rollbacks.wait_delivered(until, is_primary)
     }
 
-    /// Sends rollback fragments again that may have been lost: those sent long ago, or `all`. If both copies are ordered,
-    /// the second has no effect.
+    /// Sends rollback fragments again: those sent long ago or not at all, or `all`. If both copies of a fragment are
+    /// ordered, the second has no effect.
     pub(crate) fn repeat_rollbacks(&self, cx: &Context, all: bool) {
         for (id, data) in self.rollbacks.due(Instant::now(), all) {
-            let _ = send_rollback(cx, id, &data);
+            if send_rollback(cx, id, &data) != Status::OK {
+                self.rollbacks.sending_failed(id);
+            }
         }
     }
 

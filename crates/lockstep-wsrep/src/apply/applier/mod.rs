@@ -16,7 +16,6 @@ use crate::lifecycle::{process_exit, stop};
 use crate::provider::Provider;
 use crate::sync::Stop;
 use crate::trx::local;
-use crate::trx::rollbacks::REPEAT_ROLLBACKS;
 use crate::trx::submit::apply_meta;
 use crate::trx::table::Handle;
 use lockstep_abi::*;
@@ -344,7 +343,7 @@ impl<'a> Applier<'a> {
                 delivery => exclusive.map_or(Next::Again, |exclusive| self.drained(delivery, exclusive)),
             };
         }
-        let repeats = provider.local.has_rollbacks().then_some(REPEAT_ROLLBACKS);
+        let repeats = provider.local.repeat_rollbacks_after();
         let timeout = repeats.or_else(|| provider.transfer.awaits_state().then_some(CHECK_INTERVAL));
         let delivery = node.next(timeout, self.done());
         let is_exclusive = !matches!(&delivery, None | Some(Delivery::Ordered(_) | Delivery::Closed));
