@@ -73,8 +73,8 @@ pub(crate) unsafe fn start(
         // CONN_FAIL makes the server repeat the statement, and is returned only if the statement was not submitted.
         Sent::Never(status) => status,
         Sent::Unknown => {
-            // The server warns of the failed statement, and prints it.
-            cx.host.log.info(format!(
+            // A warning: the operator must check whether the statement was executed before repeating it.
+            cx.host.log.warn(format!(
                 "a statement of connection {conn} was in progress when the majority was lost: if the cluster commits \
                  it, this server executes it like another member's"
             ));
