@@ -61,7 +61,8 @@ impl Publisher {
     }
 }
 
-/// A change of the member's state, in the words of Galera's library: log monitors search for them.
+/// A change of the member's state, in the words of Galera's library: log monitors search for them. Galera's states
+/// PRIMARY and CLOSED do not occur: a member without a primary component is OPEN, also after it has left.
 fn shift_text(before: LocalState, now: LocalState, delivered: Seqno) -> String {
     format!("Shifting {} -> {} (TO: {delivered})", state_name(before), state_name(now))
 }

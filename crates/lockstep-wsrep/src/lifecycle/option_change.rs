@@ -27,7 +27,7 @@ pub(crate) fn set_options(cx: &Context, injected: &InjectedPanic, is_connected: 
             return Status::NODE_FAIL;
         }
         Err(error @ OptionError::Unknown { .. }) => {
-            // Text, level and status are those of Galera's library.
+            // Level and status are those of Galera's library, and the text begins as there.
             log.warn(format!("{error} (wsrep_provider_options are unchanged)"));
             return Status::NODE_FAIL;
         }
