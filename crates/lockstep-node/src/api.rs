@@ -100,7 +100,7 @@ pub struct NodeConfig {
     /// Whether the member is an arbitrator: a voter with a log and no database. An entry is finished once it is committed.
     /// No write-sets are delivered, and no state is requested.
     pub arbitrator: bool,
-    /// Whether the member may be chosen as a donor; false for `gcs.stateless`.
+    /// False for `gcs.stateless`: the member is never chosen to copy its state. An arbitrator is not, whatever this says.
     pub donates: bool,
     /// Timing and sizes.
     pub tuning: Tuning,

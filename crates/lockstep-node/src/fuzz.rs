@@ -43,8 +43,11 @@ fn hellos() {
     let bytes = hello.to_bytes().to_vec();
     let old = bytes[..bytes.len() - 16].to_vec();
     let parents = vec![(Uuid([5; 16]), Uuid([6; 16]))];
+    let stateless = Hello { donates: false, ..hello.clone() };
     let branched = Hello { parents, forks: vec![(7, 8)], ..hello };
-    Target::new("hello", DIR, vec![bytes, old, branched.to_bytes().to_vec()], &test).run();
+    let stateless_branched = Hello { donates: false, ..branched.clone() };
+    let further = [stateless, branched, stateless_branched].map(|hello| hello.to_bytes().to_vec());
+    Target::new("hello", DIR, [bytes, old].into_iter().chain(further).collect(), &test).run();
 }
 
 #[test]

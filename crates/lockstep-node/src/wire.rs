@@ -54,11 +54,11 @@ pub struct Hello {
     pub wants_vote: bool,
     /// Whether the member is an arbitrator, without a database.
     pub arbitrator: bool,
-    /// Whether the member may be chosen as a donor.
+    /// Whether the member may be chosen to copy its state.
     pub donates: bool,
 }
 
-/// The introduction's flag of a member that is never a donor.
+/// The introduction's flag of a member that never copies its state.
 const DOES_NOT_DONATE: u8 = 1;
 
 impl Hello {
@@ -102,6 +102,10 @@ impl Hello {
             arbitrator,
             donates,
         } = self;
+        debug_assert!(
+            forks.is_empty() || forks.len() == parents.len(),
+            "the reader takes as many forks as parents"
+        );
         let mut w = Writer::new();
         w.raw(&id.0);
         w.u64(*incarnation);

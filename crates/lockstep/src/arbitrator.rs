@@ -322,7 +322,7 @@ fn serve(plan: &Plan, log: Arc<MessageLog>, signals: &Signals) -> Result<ExitCod
         wants_vote: plan.options.bool("member.vote"),
         may_begin_anew: true,
         arbitrator: true,
-        donates: false,
+        donates: true,
         hold: None,
         thread_begins: None,
         tuning: plan.options.tuning(),
