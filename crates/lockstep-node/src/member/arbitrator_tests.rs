@@ -62,10 +62,10 @@ fn two_members_with_arbitrator_survive_any_loss() {
 #[test]
 fn arbitrator_state_is_not_waited_for() {
     let mut lab = lab();
-    assert!(lab.nodes[0].member.ctx.somebody_may_donate(), "n2 may");
+    assert!(lab.nodes[0].member.ctx.somebody_may_confirm(), "n2 may");
     lab.cut(1, true);
     lab.run(1_000_000);
-    assert!(!lab.nodes[0].member.ctx.somebody_may_donate(), "n3 is Synced, and has nothing to give");
+    assert!(!lab.nodes[0].member.ctx.somebody_may_confirm(), "n3 is Synced, and has nothing to give");
 }
 
 #[test]

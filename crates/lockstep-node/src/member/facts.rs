@@ -89,9 +89,12 @@ impl Context {
         self.peers.get(id).is_some_and(ready) && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
     }
 
-    /// Whether a connected member could donate its state.
-    pub(in crate::member) fn somebody_may_donate(&self) -> bool {
-        self.peers.values().any(|p| p.may_donate() && p.health.is_some_and(|h| h.state == LocalState::Synced))
+    /// Whether a connected member could confirm that another one continues by its log. This copies nothing, so members
+    /// with `gcs.stateless` do it, too.
+    pub(in crate::member) fn somebody_may_confirm(&self) -> bool {
+        self.peers
+            .values()
+            .any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.state == LocalState::Synced))
     }
 
     /// The round trips that an election needs.

@@ -192,7 +192,7 @@ const ROWS: &[Row] = &[
     row("gcs.max_throttle", PART, "0.25", NoEffect(FLOW), "Galera's flow control").live(),
     row("gcs.recv_q_hard_limit", INT, "9223372036854775807", NoEffect("the receive queue is the log"), "Galera's receive queue").live(),
     row("gcs.recv_q_soft_limit", PART, "0.25", NoEffect("the receive queue is the log"), "Galera's receive queue").live(),
-    row("gcs.stateless", Kind::Bool, "no", Galera, "yes: this member is never a donor"),
+    row("gcs.stateless", Kind::Bool, "no", Galera, "yes: this member never sends its data to a joiner"),
     row("gcs.sync_donor", Kind::Bool, "no", NoEffect("a donor never holds up the others"), "whether a donor takes part in Galera's flow control"),
     row("gcs.vote_policy", Kind::Int(0, 255), "0", Galera, "so many members that could apply an entry outvote all that could not; 0: the most frequent result counts. The leader's value"),
     row("gmcast.group", NAME, "", NoEffect("wsrep_cluster_name is the cluster's name"), "Galera's group communication").unset(),

@@ -52,11 +52,6 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Whether the peer may be chosen as a donor.
-    pub(in crate::member) fn may_donate(&self) -> bool {
-        self.hello.donates && !self.hello.arbitrator
-    }
-
     /// Whether the peer wants to leave.
     pub(in crate::member) fn leaving(&self) -> bool {
         self.health.is_some_and(|h| h.leaving)
@@ -142,6 +137,11 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    #[cfg(test)]
+    pub(in crate::member) fn get_mut(&mut self, id: &MemberId) -> Option<&mut Peer> {
+        self.connected.get_mut(id)
+    }
+
     pub(crate) fn get(&self, id: &MemberId) -> Option<&Peer> {
         self.connected.get(id)
     }

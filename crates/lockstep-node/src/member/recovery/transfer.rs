@@ -5,8 +5,8 @@ use crate::api::Level;
 use crate::api::{Delivery, LocalState};
 use crate::member::context::Context;
 use crate::member::facts::Standing;
-use crate::wire::Health;
 use crate::wire::NodeMessage;
+use crate::wire::{Health, Hello};
 use bytes::Bytes;
 use lockstep_core::{Gtid, MemberId, Micros, SEQNO_UNDEFINED, Seqno, ViewUuid};
 
@@ -238,7 +238,8 @@ impl Transfers {
     }
 
     /// Chooses a donor: a Synced member that was named; else another Synced one, preferably in the joiner's zone. As a
-    /// last resort the leader itself, or a member under an apply hold. Never one with `gcs.stateless`.
+    /// last resort the leader itself, or a member under an apply hold. A member with `gcs.stateless` is never chosen to
+    /// copy its state. It is the very last resort for a confirmation, which copies nothing.
     pub(in crate::member) fn find_donor(
         &mut self,
         ctx: &mut Context,
@@ -257,8 +258,10 @@ impl Transfers {
         if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid) {
             let donor = choice.donor;
             let donates = match donor == ctx.me.id {
-                true => own.state == LocalState::Donor,
-                false => ctx.peers.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor),
+                true => own.state == LocalState::Donor && may_serve(&ctx.me, position),
+                false => ctx.peers.get(&donor).is_some_and(|p| {
+                    may_serve(&p.hello, position) && p.health.is_some_and(|h| h.state == LocalState::Donor)
+                }),
             };
             if donates && !is_held_back_below(ctx, own, &donor, choice.at_least) {
                 return ctx.send(donor, &NodeMessage::Donate { joiner, at_least, position, request });
@@ -266,33 +269,13 @@ impl Transfers {
         }
         let names: Vec<&str> = donor.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let anyone = names.is_empty() || donor.trim_end().ends_with(',');
-        let zone = ctx.peers.get(&joiner).map(|p| p.hello.zone);
-        let mut candidates: Vec<(u8, MemberId, String)> = ctx
-            .peers
-            .values()
-            .filter(|p| p.hello.id != joiner && p.may_donate() && !p.leaving())
-            .filter(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
-            .map(|p| ((Some(p.hello.zone) != zone) as u8, p.hello.id, p.hello.name.clone()))
+        let able = able_to_serve(ctx, own, &joiner, at_least);
+        let (serving, stateless): (Vec<_>, Vec<_>) =
+            able.into_iter().partition(|(_, hello)| may_serve(hello, position));
+        let mut candidates: Vec<(u8, MemberId, String)> = serving
+            .into_iter()
+            .map(|(rank, hello)| (if hello.donates { rank } else { rank + 5 }, hello.id, hello.name.clone()))
             .collect();
-        // As the last resort, a member under an apply hold that has reached the joiner's starting point.
-        let is_far_enough = |h: &Health| {
-            h.state == LocalState::Donor && h.held_back && h.has_state && h.delivered >= at_least
-        };
-        candidates.extend(
-            ctx.peers
-                .values()
-                .filter(|p| {
-                    p.hello.id != joiner
-                        && p.may_donate()
-                        && !p.leaving()
-                        && p.health.as_ref().is_some_and(is_far_enough)
-                })
-                .map(|p| (4, p.hello.id, p.hello.name.clone())),
-        );
-        if joiner != ctx.me.id && !ctx.me.arbitrator && ctx.me.donates && own.synced_but_for_hold {
-            let far = (Some(ctx.me.zone) != zone) as u8;
-            candidates.push((far + 2, ctx.me.id, ctx.me.name.clone()));
-        }
         candidates.sort();
         let named = names.iter().find_map(|name| candidates.iter().find(|c| c.2 == *name));
         let chosen = named.or_else(|| candidates.first().filter(|_| anyone)).map(|c| (c.1, c.2.clone()));
@@ -310,7 +293,8 @@ impl Transfers {
                 let (code, text) = if !anyone && !names.iter().any(known) {
                     (UNREACHABLE, format!("no member is named {donor}: correct wsrep_sst_donor"))
                 } else {
-                    (AGAIN, "no member is Synced and free to donate".to_string())
+                    let excluded = stateless.iter().map(|(_, hello)| &*hello.name);
+                    (AGAIN, no_donor_text(excluded.filter(|name| anyone || names.contains(name)).collect()))
                 };
                 ctx.send(joiner, &refusal(code, &text));
             }
@@ -394,7 +378,7 @@ impl Transfers {
         let name = ctx.name_of(&from);
         let again = ctx.now + ASK_AGAIN;
         let view_uuid = ctx.peers.view_uuid_of(&from);
-        let no_donor = self.bypass >= 0 && !ctx.somebody_may_donate();
+        let no_donor = self.bypass >= 0 && !ctx.somebody_may_confirm();
         let Some(pending) = &mut self.request else { return };
         // While a donation is under way, only its donor's answers count: two overlapping transfers would corrupt the
         // state.
@@ -465,6 +449,43 @@ impl Transfers {
             self.given_up.retain(|(joiner, _)| *joiner != id);
         }
     }
+}
+
+/// The members whose state is new enough for a joiner, with their ranks: the lowest is the best.
+fn able_to_serve<'a>(
+    ctx: &'a Context,
+    own: Standing,
+    joiner: &MemberId,
+    at_least: Seqno,
+) -> Vec<(u8, &'a Hello)> {
+    let zone = ctx.peers.get(joiner).map(|p| p.hello.zone);
+    let far = |hello: &Hello| u8::from(Some(hello.zone) != zone);
+    // As the last resort, a member under an apply hold that has reached the joiner's starting point.
+    let is_far_enough =
+        |h: &Health| h.state == LocalState::Donor && h.held_back && h.has_state && h.delivered >= at_least;
+    let rank = |hello: &Hello, health: &Health| match health.state {
+        LocalState::Synced => Some(far(hello)),
+        _ => is_far_enough(health).then_some(4),
+    };
+    let peers = ctx.peers.values().filter(|p| !p.leaving());
+    let ranked = peers.filter_map(|p| Some((rank(&p.hello, p.health.as_ref()?)?, &p.hello)));
+    let myself = own.synced_but_for_hold.then(|| (far(&ctx.me) + 2, &ctx.me));
+    ranked.chain(myself).filter(|(_, hello)| hello.id != *joiner && !hello.arbitrator).collect()
+}
+
+/// Why no donor is chosen; `excluded`: members that only `gcs.stateless` excludes.
+fn no_donor_text(mut excluded: Vec<&str>) -> String {
+    excluded.sort_unstable();
+    let excludes = match excluded[..] {
+        [] => String::new(),
+        _ => format!("; gcs.stateless=yes excludes {}", excluded.join(", ")),
+    };
+    format!("no member is Synced and free to donate{excludes}")
+}
+
+/// Whether a member may serve a joiner. With a position, the joiner needs only a confirmation.
+fn may_serve(hello: &Hello, position: Seqno) -> bool {
+    !hello.arbitrator && (hello.donates || position >= 0)
 }
 
 /// Whether a member is under an apply hold before this seqno, so that it has not begun a donation that needs it.
@@ -591,9 +612,57 @@ mod tests {
             lab.nodes.iter().all(|node| node.member.local_state() == LocalState::Synced)
         });
         lab.nodes[2].member.request_state(Bytes::from_static(b"request"), "n2".into());
-        lab.until("nobody else is named", 5_000_000, |lab| lab.logged("no donor yet"));
+        lab.until("nobody else is named", 5_000_000, |lab| {
+            lab.logged("no donor yet (no member is Synced and free to donate; gcs.stateless=yes excludes n2)")
+        });
         lab.nodes[2].member.request_state(Bytes::from_static(b"request"), "n2,".into());
         lab.until("another one donates", 5_000_000, |lab| lab.logged("n1 is to donate state to n3"));
         assert!(!lab.logged("n2 is to donate"));
+    }
+
+    #[test]
+    fn stateless_member_confirms_if_no_other_member_can() {
+        let tuning = Tuning::default();
+        let mut lab = Lab::empty();
+        lab.add(&tuning, |hello| hello.donates = false);
+        lab.add(&tuning, |_| {});
+        lab.until("all are Synced", 10_000_000, |lab| {
+            lab.nodes.iter().all(|node| node.member.local_state() == LocalState::Synced)
+        });
+        let state = lab.nodes[0].member.ctx.raft.committed_state();
+        let at = Gtid { uuid: state.history, seqno: state.seqno };
+        lab.restart(1, |args| {
+            args.position = at;
+            args.by_donor = true;
+        });
+        lab.until("n1 confirms", 5_000_000, |lab| lab.logged("tells n2 to go on from"));
+        // With another member that may confirm, that one does.
+        lab.add(&tuning, |_| {});
+        lab.add(&tuning, |_| {});
+        lab.until("all are Synced", 10_000_000, |lab| {
+            lab.nodes[2..].iter().all(|node| node.member.local_state() == LocalState::Synced)
+        });
+        lab.restart(3, |args| {
+            args.position = at;
+            args.by_donor = true;
+        });
+        lab.until("n3 confirms", 5_000_000, |lab| lab.logged("n3 is to donate state to n4"));
+    }
+
+    #[test]
+    fn choice_is_dropped_once_its_donor_is_stateless() {
+        let tuning = Tuning::default();
+        let mut lab = Lab::new(4, &tuning);
+        let ask = |lab: &mut Lab| {
+            lab.nodes[3].member.request_state(Bytes::from_static(b"request"), "n2,".into());
+        };
+        ask(&mut lab);
+        lab.until("n2 donates", 5_000_000, |lab| lab.logged("donates its state to n4"));
+        let (leader, donor) = (0, lab.id(1));
+        assert_eq!(lab.nodes[1].member.local_state(), LocalState::Donor);
+        let peers = &mut lab.nodes[leader].member.ctx.peers;
+        peers.get_mut(&donor).unwrap().hello.donates = false;
+        ask(&mut lab);
+        lab.until("n3 is chosen", 5_000_000, |lab| lab.logged("n3 is to donate state to n4"));
     }
 }

@@ -258,7 +258,7 @@ impl Member {
         };
         self.recovery.transfers.set_bypass(None);
         match why {
-            None if args.by_donor && !founded && self.ctx.somebody_may_donate() => {
+            None if args.by_donor && !founded && self.ctx.somebody_may_confirm() => {
                 // The run only checked that the log reaches back far enough.
                 self.delivery.deliverer.stop();
                 self.recovery.transfers.set_bypass(Some(position.seqno));
