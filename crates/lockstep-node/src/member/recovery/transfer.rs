@@ -636,12 +636,20 @@ mod tests {
             args.by_donor = true;
         });
         lab.until("n1 confirms", 5_000_000, |lab| lab.logged("tells n2 to go on from"));
-        // With another member that may confirm, that one does.
+    }
+
+    #[test]
+    fn stateless_member_is_last_resort_for_confirmation() {
+        let tuning = Tuning::default();
+        let mut lab = Lab::new(1, &tuning);
+        lab.add(&tuning, |hello| hello.donates = false);
         lab.add(&tuning, |_| {});
         lab.add(&tuning, |_| {});
         lab.until("all are Synced", 10_000_000, |lab| {
-            lab.nodes[2..].iter().all(|node| node.member.local_state() == LocalState::Synced)
+            lab.nodes.iter().all(|node| node.member.local_state() == LocalState::Synced)
         });
+        let state = lab.nodes[0].member.ctx.raft.committed_state();
+        let at = Gtid { uuid: state.history, seqno: state.seqno };
         lab.restart(3, |args| {
             args.position = at;
             args.by_donor = true;
