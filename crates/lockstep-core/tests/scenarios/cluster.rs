@@ -155,13 +155,14 @@ impl Cluster {
         members.iter().try_for_each(|n| self.input(*n, trace, Raft::tick))
     }
 
-    /// Advances the clock, and ticks all live members.
+    /// Advances the clock, and ticks all live members that run.
     pub(crate) fn tick_all(&mut self, time: Micros, trace: &mut Trace) -> Result<(), String> {
         self.tick(&self.live(), time, trace)
     }
 
     fn live(&self) -> Vec<usize> {
-        self.members.iter().filter(|(_, member)| member.is_up()).map(|(n, _)| *n).collect()
+        let runs = |n: &usize| self.members[n].is_up() && !self.network.is_stalled(*n);
+        self.numbers().into_iter().filter(runs).collect()
     }
 
     /// Advances the clock to the election deadline of a member, and ticks it.
@@ -255,6 +256,11 @@ impl Cluster {
             self.network.cut(n, other);
             self.network.cut(other, n);
         }
+    }
+
+    /// From now on the process of a member does not run, although its connections stay; or it runs again.
+    pub(crate) fn set_stalled(&mut self, n: usize, stalled: bool) {
+        self.network.set_stalled(n, stalled);
     }
 
     pub(crate) fn heal(&mut self) {

@@ -23,7 +23,7 @@
 //! | `sync 1`, `sync 1 count=1` | completes all writes in flight of member 1, or the oldest |
 //! | `campaign 1` | advances the clock to the election deadline of member 1, and ticks only this member |
 //! | `elect 1` | member 1 campaigns and becomes the leader; prints only that |
-//! | `tick 1 150ms`, `tick all 150ms` | advances the clock once, and ticks one member, or all |
+//! | `tick 1 150ms`, `tick all 150ms` | advances the clock once, and ticks one member, or all; several times with `times=3` |
 //! | `run 2s` | advances the clock, ticks all members, delivers all messages; prints only changes of state |
 //! | `propose 2 "x=1"` | member 2 proposes a write-set |
 //! | `read 2` | member 2 asks for a read index |
@@ -32,6 +32,7 @@
 //! | `deliver all` | delivers messages until none is on its way |
 //! | `drop 1->3`, `drop all` | loses messages that are on their way |
 //! | `cut 3`, `cut 1->3`, `heal` | loses all messages of member 3, or of one link, from now on; until `heal` |
+//! | `stall 1`, `resume 1` | the process of member 1 does not run: it is not ticked, and its messages wait; it runs again |
 //! | `crash 2`, `restart 2` | ends the process, with the writes in flight lost and the connections closed; starts it |
 //! | `reconnect 1 2` | breaks the connection between two members, with the messages on it, and makes a new one |
 //! | `policy semisync acks=1 zone_acks=0 timeout=300ms max_at_risk=10 ack_on=receive` | the leader changes the policy |

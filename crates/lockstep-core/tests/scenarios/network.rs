@@ -16,6 +16,8 @@ pub(crate) struct Network {
     wire: VecDeque<Envelope>,
     cut: BTreeSet<(usize, usize)>,
     down: BTreeSet<usize>,
+    /// Members whose processes do not run: messages to them stay on their way.
+    stalled: BTreeSet<usize>,
 }
 
 impl Network {
@@ -32,7 +34,8 @@ impl Network {
     pub(crate) fn take(&mut self, count: usize, matches: impl Fn(usize, usize) -> bool) -> Vec<Envelope> {
         let mut taken = Vec::new();
         for envelope in std::mem::take(&mut self.wire) {
-            match taken.len() < count && matches(envelope.from, envelope.to) {
+            let arrives = !self.is_stalled(envelope.to) && matches(envelope.from, envelope.to);
+            match taken.len() < count && arrives {
                 true => taken.push(envelope),
                 false => self.wire.push_back(envelope),
             }
@@ -40,8 +43,20 @@ impl Network {
         taken
     }
 
+    /// Whether no message on its way can be delivered.
     pub(crate) fn is_idle(&self) -> bool {
-        self.wire.is_empty()
+        self.wire.iter().all(|envelope| self.is_stalled(envelope.to))
+    }
+
+    pub(crate) fn set_stalled(&mut self, n: usize, stalled: bool) {
+        match stalled {
+            true => self.stalled.insert(n),
+            false => self.stalled.remove(&n),
+        };
+    }
+
+    pub(crate) fn is_stalled(&self, n: usize) -> bool {
+        self.stalled.contains(&n)
     }
 
     /// Loses all messages of a link, those on their way included.

@@ -83,6 +83,10 @@ impl Runner {
                 self.cluster.heal();
                 Ok(())
             }
+            "stall" | "resume" => {
+                self.cluster.set_stalled(command.number()?, name == "stall");
+                Ok(())
+            }
             "crash" => self.cluster.crash(command.number()?, &mut self.trace),
             "restart" => self.restart(&mut command),
             "reconnect" => {
@@ -163,15 +167,18 @@ impl Runner {
         Ok(())
     }
 
-    /// `tick 1 150ms`, `tick all 150ms`.
+    /// `tick 1 150ms times=3`, `tick all 150ms`.
     fn tick(&mut self, command: &mut Command) -> Done {
         let word = command.word()?;
         let time = command.duration()?;
-        match word.parse() {
-            Ok(n) => self.cluster.tick(&[n], time, &mut self.trace),
-            Err(_) if word == "all" => self.cluster.tick_all(time, &mut self.trace),
-            Err(_) => Err(format!("expected a member or all, found {word:?}")),
+        for _ in 0..command.option("times")?.unwrap_or(1) {
+            match word.parse() {
+                Ok(n) => self.cluster.tick(&[n], time, &mut self.trace)?,
+                Err(_) if word == "all" => self.cluster.tick_all(time, &mut self.trace)?,
+                Err(_) => return Err(format!("expected a member or all, found {word:?}")),
+            }
         }
+        Ok(())
     }
 
     /// `propose 2 "x=1"`.
