@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// A member lengthens its election timeout to ten round trips, but never beyond this.
 const ELECTION_TIMEOUT_MAX: Micros = 6 * SECOND;
 
+/// Before a majority is heard again, so many stalls of a leader do not count as the others' silence. The core extends the
+/// deadlines once; which of two stalls that is depends on when it was due, which the check does not know.
+const EXTENSIONS: usize = 2;
+
 /// A campaign, as it was when others first heard of it.
 #[derive(Default)]
 struct Campaign {
@@ -46,6 +50,10 @@ pub(crate) struct LeadershipChecks {
     /// Its quorum timeout as a leader, and since when it shows a shorter one.
     quorum_timeout: (Micros, Micros),
     fallback: Fallback,
+    /// By its own clock, the begin of its last round, and its election timeout then.
+    ran: (Micros, Micros),
+    /// By its own clock: the ends of its last stalls that do not count as the others' silence, the last one last.
+    extended: [Micros; EXTENSIONS],
 }
 
 impl LeadershipChecks {
@@ -63,7 +71,27 @@ impl LeadershipChecks {
             leads_since: Micros::MAX,
             quorum_timeout: (0, 0),
             fallback: Fallback::default(),
+            ran: (local, Micros::MAX),
+            extended: [0; EXTENSIONS],
         }
+    }
+
+    /// A round begins, before its inputs.
+    pub(crate) fn round_begins(&mut self, raft: &Raft, local: Micros) {
+        let (ran_at, timeout_then) = std::mem::replace(&mut self.ran, (local, raft.election_timeout()));
+        let idle = local.saturating_sub(ran_at);
+        let oldest = self.extended[0];
+        let may_extend = oldest == 0 || self.hears_majority_since(raft, oldest);
+        if may_extend && idle >= raft.election_timeout().min(timeout_then) / 2 {
+            self.extended.rotate_left(1);
+            self.extended[EXTENSIONS - 1] = local;
+        }
+    }
+
+    fn hears_majority_since(&self, raft: &Raft, since: Micros) -> bool {
+        let membership = &raft.tail_state().membership;
+        let heard = |id: &MemberId| *id == self.id || self.heard.get(id).is_some_and(|at| *at >= since);
+        membership.voters().filter(heard).count() >= membership.majority()
     }
 
     /// A frame of Raft has arrived.
@@ -129,10 +157,11 @@ impl LeadershipChecks {
     }
 
     /// A leader that has not heard a majority for an election timeout does not believe that it leads; for some of them,
-    /// where its last terms of office ended so.
+    /// where its last terms of office ended so. Its own stalls do not count as the others' silence.
     fn may_lead(&mut self, name: &dyn Display, raft: &Raft, local: Micros, timeout: Micros) -> Check {
         if raft.role() != Role::Leader {
             self.leads_since = Micros::MAX;
+            self.extended = [0; EXTENSIONS];
             return Ok(());
         }
         self.leads_since = self.leads_since.min(local);
@@ -148,7 +177,8 @@ impl LeadershipChecks {
         let membership = &raft.tail_state().membership;
         let alive = |other: &MemberId| {
             let heard = self.heard.get(other).copied().unwrap_or(self.began);
-            *other == self.id || local.saturating_sub(heard) < quorum_timeout
+            let silent_since = heard.max(self.extended[EXTENSIONS - 1]);
+            *other == self.id || local.saturating_sub(silent_since) < quorum_timeout
         };
         // A new voter gets some time.
         let settled = local.saturating_sub(self.leads_since) >= 2 * quorum_timeout
@@ -167,10 +197,8 @@ impl LeadershipChecks {
         if raft.role() != Role::Leader || self.leads_since >= asked {
             return Ok(());
         }
-        let membership = &raft.tail_state().membership;
-        let heard = |id: &MemberId| *id == self.id || self.heard.get(id).is_some_and(|at| *at >= asked);
         hold!(
-            membership.voters().filter(heard).count() >= membership.majority(),
+            self.hears_majority_since(raft, asked),
             "a read asks a majority",
             "{name} answers a read and has heard nobody since it was asked"
         );

@@ -33,6 +33,8 @@ pub enum BlockedOn {
     Bytes(usize),
     /// The entry is no write-set of this leader: a view, a membership, a policy, DDL. Later entries wait, too.
     Kind(EntryKind),
+    /// The leader's process stalled, and no majority has answered it since: another leader may have been elected.
+    Stall,
 }
 
 /// A fallback of semisync.
@@ -157,6 +159,11 @@ impl CommitPolicy {
         self.elsewhere.filter(|_| commits_alone(local)).map(|(_, seqno)| seqno)
     }
 
+    /// The leader did not run for this long: acks could not arrive.
+    pub(super) fn extend_waits(&mut self, time: Micros) {
+        self.waiting.extend(time);
+    }
+
     /// When semisync falls back, if nothing changes.
     pub(super) fn deadline(&self, local: &Local) -> Micros {
         if local.is_leader() { self.fallback_deadline(falls_back_by(local).timeout) } else { Micros::MAX }
@@ -169,8 +176,9 @@ impl CommitPolicy {
         }
     }
 
-    /// Updates all indices, once a round, after the acks have been counted.
-    pub(super) fn update(&mut self, positions: Positions<'_>) -> PolicyUpdate {
+    /// Updates all indices, once a round, after the acks have been counted. `may_be_deposed`: another leader may have been
+    /// elected while this leader's process stalled, so nothing more is delivered early.
+    pub(super) fn update(&mut self, positions: Positions<'_>, may_be_deposed: bool) -> PolicyUpdate {
         let local = positions.local();
         if local.log().has_plain_policy() {
             if self.policy_index != Index::MAX {
@@ -185,7 +193,7 @@ impl CommitPolicy {
         if self.policy_index != Index::MAX {
             self.floor = self.floor.max(self.policy_index.min(local.log().last()));
         }
-        let early_proposal = self.update_early(local);
+        let early_proposal = self.update_early(local, may_be_deposed);
         let done = self.policy_index().min(local.commit());
         debug_assert!(self.early <= local.log().last(), "only entries of the log are delivered early");
         PolicyUpdate { done, early_proposal }
@@ -261,7 +269,7 @@ impl CommitPolicy {
 
     /// A leader under a weak policy delivers its own write-sets before they are committed. Returns the last proposal of this
     /// incarnation that it may deliver now, if there is one.
-    fn update_early(&mut self, local: &Local) -> Option<u64> {
+    fn update_early(&mut self, local: &Local, may_be_deposed: bool) -> Option<u64> {
         let eager = local.is_active(Failpoint::EarlyBeforeOwnTerm);
         let may_deliver = local.has_committed_in_term() || (local.is_leader() && eager);
         let (log, config) = (local.log(), local.config());
@@ -269,6 +277,10 @@ impl CommitPolicy {
         if !may_deliver || !log.committed().policy.is_weak() {
             self.early = 0;
             return None;
+        }
+        if may_be_deposed {
+            // Entries that the server has not taken yet wait, too.
+            self.early = 0;
         }
         let limit = local.acknowledged().min(self.policy_index());
         let bound = i64::try_from(log.committed().policy.max_at_risk).unwrap_or(i64::MAX);
@@ -283,6 +295,7 @@ impl CommitPolicy {
             let own = entry.proposal.member == local.id() && entry.term == local.term();
             let why = match may_go_early(entry.kind, own || eager) {
                 false => Some(BlockedOn::Kind(entry.kind)),
+                true if may_be_deposed => Some(BlockedOn::Stall),
                 true if entry.seqno > last_seqno => Some(BlockedOn::Number),
                 true => (ahead >= most).then_some(BlockedOn::Bytes(most)),
             };
@@ -442,7 +455,7 @@ mod tests {
     use bytes::Bytes;
 
     fn updated(policy: &mut CommitPolicy, local: &Local, acks: &Acks) -> Index {
-        policy.update(Positions::new(local, acks, &Replication::default()));
+        policy.update(Positions::new(local, acks, &Replication::default()), false);
         policy.policy_index()
     }
 

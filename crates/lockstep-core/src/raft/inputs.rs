@@ -32,6 +32,7 @@ impl Raft {
             outbox: Outbox::default(),
             reads: Reads::new(config.incarnation),
             commits: Standstill::default(),
+            stalls: StallCheck::default(),
             up: BTreeSet::new(),
             out: Outputs::new(),
             local: Local::new(config, vote, log, now),
@@ -47,7 +48,7 @@ impl Raft {
     /// Founds a cluster: the log begins with `state`, in which this member is the only voter, and it campaigns at once.
     /// Without effect if there is a log already.
     pub fn bootstrap(&mut self, now: Micros, state: StateSnapshot) {
-        self.local.advance(now);
+        self.advance(now);
         if self.local.log().exists() {
             return;
         }
@@ -55,9 +56,18 @@ impl Raft {
         self.campaign(false);
     }
 
+    /// Each input brings the time.
+    pub(super) fn advance(&mut self, now: Micros) {
+        let ran_at = self.local.now();
+        self.local.advance(now);
+        if self.local.is_leader() {
+            self.note_stall(ran_at);
+        }
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Micros) {
-        self.local.advance(now);
+        self.advance(now);
         match self.local.role() {
             Role::Leader => self.tick_leader(),
             _ => self.tick_election(),
@@ -81,7 +91,7 @@ impl Raft {
 
     /// A message has arrived.
     pub fn step(&mut self, now: Micros, from: MemberId, message: Message) {
-        self.local.advance(now);
+        self.advance(now);
         // A term near the end of the numbers is invalid: terms grow by elections.
         if from == self.local.id() || message.term() > Term::MAX / 2 {
             return;
@@ -238,7 +248,7 @@ impl Raft {
 
     /// The transport has a connection to this member.
     pub fn peer_up(&mut self, now: Micros, id: MemberId) {
-        self.local.advance(now);
+        self.advance(now);
         self.up.insert(id);
         if self.local.leader() == Some(id) && !self.local.is_leader() {
             // Messages in flight to it are lost.
@@ -260,7 +270,7 @@ impl Raft {
 
     /// The transport has lost its connection to this member.
     pub fn peer_down(&mut self, now: Micros, id: MemberId) {
-        self.local.advance(now);
+        self.advance(now);
         self.up.remove(&id);
         self.relay.peer_down(&id);
         if self.recovery.peer_down(id) {
@@ -275,7 +285,7 @@ impl Raft {
 
     /// All writes up to this ticket are on the disk.
     pub fn written(&mut self, now: Micros, ticket: u64) {
-        self.local.advance(now);
+        self.advance(now);
         self.local.written(ticket);
         self.release_all();
     }
@@ -288,7 +298,7 @@ impl Raft {
 
     /// The answer to [`Output::Fetch`]: the entries from `from` on, dense; none if they are gone.
     pub fn fetched(&mut self, now: Micros, to: MemberId, from: Index, entries: Vec<Entry>) {
-        self.local.advance(now);
+        self.advance(now);
         if !self.tail_fetch.on_fetched(&self.local, &mut self.out, to, from, &entries) {
             let mut round = Round::new(&self.local, &self.acks, &mut self.out);
             self.replication.on_fetched(&mut round, to, from, entries);
@@ -305,7 +315,7 @@ impl Raft {
         kind: EntryKind,
         payload: Bytes,
     ) -> Result<Index, ControlError> {
-        self.local.advance(now);
+        self.advance(now);
         if !self.local.is_leader() || self.transfer.is_active() {
             let leader = self.local.leader().filter(|_| !self.local.is_leader());
             return Err(ControlError::NotLeader(NotLeader { leader }));
@@ -330,7 +340,7 @@ impl Raft {
     /// # Errors
     /// [`ChangeError`].
     pub fn change_membership(&mut self, now: Micros, membership: Membership) -> Result<Index, ChangeError> {
-        self.local.advance(now);
+        self.advance(now);
         check_change(&self.local, &membership, self.transfer.is_active())?;
         let mut w = Writer::new();
         membership.encode(&mut w);
@@ -348,7 +358,7 @@ impl Raft {
     /// # Errors
     /// [`TransferError`].
     pub fn transfer_leadership(&mut self, now: Micros, to: MemberId) -> Result<(), TransferError> {
-        self.local.advance(now);
+        self.advance(now);
         self.transfer.begin(&self.local, to)
     }
 
@@ -359,7 +369,7 @@ impl Raft {
     /// can win with them. If the candidate leads in `term`, it steps down: it counts acks of entries that are lost, and
     /// learns in a new term where the log ends now.
     pub fn vote_only_for(&mut self, now: Micros, candidate: MemberId, term: Term) {
-        self.local.advance(now);
+        self.advance(now);
         self.local.set_support(Support::Only(candidate));
         let term = if term > Term::MAX / 2 { 0 } else { term + 1 };
         self.become_follower(term.max(self.local.term()), None);
@@ -369,7 +379,7 @@ impl Raft {
     /// pre-vote, and acknowledges nothing, because it may have voted in terms that it no longer knows. Its log stays as it
     /// is. [`Raft::branch`] ends this.
     pub fn abstain(&mut self, now: Micros) {
-        self.local.advance(now);
+        self.advance(now);
         self.local.set_support(Support::Nobody);
         self.become_follower(self.local.term(), None);
     }
@@ -377,7 +387,7 @@ impl Raft {
     /// Takes a proposal; it is sent, or appended, at the end of the round, and again after a change of leader, until
     /// it is committed. Returns its number.
     pub fn propose(&mut self, now: Micros, kind: EntryKind, payload: Bytes) -> u64 {
-        self.local.advance(now);
+        self.advance(now);
         self.outbox.push(kind, payload)
     }
 
@@ -399,7 +409,7 @@ impl Raft {
     /// Asks which index must be delivered before a read. [`Output::ReadReady`] or [`Output::ReadFailed`] answers with
     /// the context returned here.
     pub fn read_index(&mut self, now: Micros) -> u64 {
-        self.local.advance(now);
+        self.advance(now);
         self.reads.ask(&self.local)
     }
 
@@ -407,19 +417,19 @@ impl Raft {
     /// refusal means that its log is more up to date. [`Raft::would_vote`] returns the answers; earlier answers are
     /// discarded.
     pub fn query_tails(&mut self, now: Micros) {
-        self.local.advance(now);
+        self.advance(now);
         self.survey.begin(&self.local, &mut self.out);
     }
 
     /// Asks those again that have not answered: a question or its answer may have been lost.
     pub fn query_tails_again(&mut self, now: Micros) {
-        self.local.advance(now);
+        self.advance(now);
         self.survey.ask(&self.local, &mut self.out);
     }
 
     /// Ends a round: returns the outputs for all inputs since the last call.
     pub fn drain(&mut self, now: Micros) -> Vec<Output> {
-        self.local.advance(now);
+        self.advance(now);
         self.local.observe_disk();
         if self.local.is_leader() {
             self.append_own_proposals();

@@ -108,8 +108,10 @@ impl Raft {
         if let Some(index) = self.acks.committed(&self.local) {
             self.commit_to(index);
         }
+        self.stalls.confirm(|context| self.replication.majority_answered(&self.local, context));
         let positions = Positions::new(&self.local, &self.acks, &self.replication);
-        let PolicyUpdate { done, early_proposal } = self.commit_policy.update(positions);
+        let PolicyUpdate { done, early_proposal } =
+            self.commit_policy.update(positions, self.stalls.is_open());
         if let Some(number) = early_proposal {
             self.outbox.given(number);
         }
@@ -232,7 +234,7 @@ impl Raft {
     /// # Errors
     /// [`BranchError`]; nothing has changed then.
     pub fn branch(&mut self, now: Micros, branch: &Branch) -> Result<(), BranchError> {
-        self.local.advance(now);
+        self.advance(now);
         if !self.local.log().exists() || branch.founder.id != self.local.id() {
             return Err(BranchError::Malformed);
         }

@@ -41,6 +41,7 @@ mod relay;
 mod replication;
 mod restore;
 mod roles;
+mod stall;
 mod standstill;
 mod streams;
 mod survey;
@@ -77,6 +78,7 @@ use proposals::Outbox;
 use read_index::Reads;
 use relay::Relay;
 use replication::{Replication, Round};
+use stall::StallCheck;
 use standstill::Standstill;
 use std::collections::BTreeSet;
 use streams::Ends;
@@ -115,6 +117,8 @@ pub struct Raft {
     reads: Reads,
     /// A leader's entries that its clients wait for: how long none became deliverable.
     commits: Standstill,
+    /// A leader's check after stalls of its process.
+    stalls: StallCheck,
     /// The connected members.
     up: BTreeSet<MemberId>,
     out: Outputs,

@@ -6,6 +6,7 @@ use super::failpoints::Failpoint;
 use super::local::Role;
 use super::log_recovery::{Next, Part, is_needed, query};
 use super::output::Output;
+use super::stall::StallCheck;
 use super::standstill::Standstill;
 use super::streams::Ends;
 use super::{Raft, Round};
@@ -76,6 +77,7 @@ impl Raft {
     pub(super) fn become_leader(&mut self) {
         self.local.lead();
         self.commits = Standstill::default();
+        self.stalls = StallCheck::default();
         self.election.forget_leader();
         self.election.clear_votes();
         self.acks.retain(self.local.membership());
@@ -111,6 +113,18 @@ impl Raft {
 
 /// The leader.
 impl Raft {
+    /// Whether this leader's process has stalled since `ran_at`, its last input: see `stall.rs`.
+    pub(super) fn note_stall(&mut self, ran_at: Micros) {
+        let due = self.replication.heartbeat_due();
+        let Some(length) = StallCheck::length(&self.local, ran_at, due) else { return };
+        let answered = |context| self.replication.majority_answered(&self.local, context);
+        if self.stalls.begin(self.replication.next_context(), answered) {
+            self.replication.extend_deadlines(&self.local, length);
+            self.commit_policy.extend_waits(length);
+        }
+        self.replication.broadcast_heartbeat(&self.local);
+    }
+
     pub(super) fn tick_leader(&mut self) {
         let deliverable = self.commit_policy.early(&self.local);
         self.commits.report(self.local.now(), deliverable, self.local.log().last());

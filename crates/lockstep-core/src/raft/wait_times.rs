@@ -31,6 +31,11 @@ impl WaitTimes {
         }
     }
 
+    /// This much time does not count as a wait.
+    pub(super) fn extend(&mut self, time: Micros) {
+        self.times.iter_mut().for_each(|(_, since)| *since += time);
+    }
+
     pub(super) fn clear(&mut self) {
         self.times.clear();
     }

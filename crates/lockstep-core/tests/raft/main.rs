@@ -19,3 +19,4 @@ mod relay;
 mod relay_lines;
 mod repair;
 mod replication;
+mod stalls;

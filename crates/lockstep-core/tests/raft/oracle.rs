@@ -129,6 +129,10 @@ impl Pair {
     fn beat(&mut self) {
         for _ in 0..4 {
             self.ours.now += HEARTBEAT;
+            // A leader without a majority is not ticked, but its process runs: this is no stall.
+            (1..=MEMBERS).for_each(|n| {
+                self.ours.drain(n);
+            });
             let Some(leader) = self.leader().filter(|n| self.has_majority(*n)) else { continue };
             let now = self.ours.now;
             self.ours.raft(leader).tick(now);

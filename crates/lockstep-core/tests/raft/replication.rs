@@ -138,8 +138,10 @@ fn acks_of_an_older_term_are_worth_nothing() {
     // 1 is back, leads again with entries of its own at higher places; 2 and 3 are silent.
     net.restart(1);
     net.run(HEARTBEAT);
-    net.elect(1);
+    let now = net.now;
+    net.raft(3).transfer_leadership(now, id(1)).unwrap();
     net.settle();
+    assert_eq!(net.leader(), Some(1));
     net.isolate(1);
     net.propose(1, "second");
     net.settle();

@@ -45,6 +45,7 @@ impl World {
         process.woken = false;
         let (life, id, term_before) = (process.life, node.id, process.node.raft().term());
         let mut memberships = vec![process.node.raft().tail_state().membership.clone()];
+        process.leadership.round_begins(process.node.raft(), local);
         process.node.begin_round(local, wall);
         while let Some(input) = process.inbox.pop_front() {
             match input {

@@ -47,6 +47,13 @@ impl Contact {
         self.sent = (0, 0);
     }
 
+    /// The leader did not run for `time`, up to now. An answer may have arrived meanwhile, so it is no measure of a round
+    /// trip.
+    pub(super) fn extend(&mut self, time: Micros, now: Micros) {
+        self.last_answer = (self.last_answer + time).min(now);
+        self.sent = (0, 0);
+    }
+
     /// An answer to this context has arrived. Returns the time of the round trip, if it was measured.
     pub(super) fn note_answer(&mut self, context: u64, now: Micros) -> Option<Micros> {
         self.last_answer = now;

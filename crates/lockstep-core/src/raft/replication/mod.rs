@@ -166,6 +166,28 @@ impl Replication {
         self.commit_due.map_or(self.next_heartbeat, |due| due.min(self.next_heartbeat))
     }
 
+    /// When the leader must run at the latest.
+    pub(super) fn heartbeat_due(&self) -> Micros {
+        self.next_heartbeat
+    }
+
+    /// The context of the next message to all peers.
+    pub(super) fn next_context(&self) -> u64 {
+        self.context + 1
+    }
+
+    /// Whether a majority of the voters has answered this context, or a later one.
+    pub(super) fn majority_answered(&self, local: &Local, context: u64) -> bool {
+        let membership = local.membership();
+        let answered = |id: &MemberId| *id == local.id() || self.context_answered(id) >= context;
+        membership.voters().filter(answered).count() >= membership.majority()
+    }
+
+    /// This leader did not run for `time`, up to now: that is no silence of its peers.
+    pub(super) fn extend_deadlines(&mut self, local: &Local, time: Micros) {
+        self.peers.values_mut().for_each(|peer| peer.contact.extend(time, local.now()));
+    }
+
     /// Time has passed.
     pub(super) fn tick(&mut self, local: &Local) {
         if self.next_heartbeat <= local.now() {

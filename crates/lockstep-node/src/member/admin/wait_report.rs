@@ -468,6 +468,9 @@ fn risk_limit_text(ctx: &Context) -> String {
             };
             format!("{what}, which needs a majority under every policy")
         }
+        Some((_, BlockedOn::Stall)) => {
+            "what came after this process stalled, and no majority has answered since".to_owned()
+        }
         _ => format!(
             "the last {} transactions, and no more may be at risk (async.max_at_risk)",
             ctx.raft.policy().max_at_risk

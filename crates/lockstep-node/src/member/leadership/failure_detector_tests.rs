@@ -128,12 +128,12 @@ fn leader_timeout_adapts_to_repeated_pauses_only() {
         let now = (lab.leader(1), lab.nodes[1].member.ctx.raft.term());
         assert_eq!(now, (Some(0), term), "{members}");
         assert!(lab.nodes.iter().all(|node| node.member.ctx.raft.election_timeout() == 600_000));
-        // Once that is over, a single pause of that length is too long.
+        // Once that is over, a single pause of that length is too long, if others can elect a leader meanwhile.
         lab.run(12_000_000);
         assert!(timeout(&lab).iter().all(|p| *p <= 50_000), "{:?}", timeout(&lab));
         late(&mut lab, 1_250_000);
         lab.run(1_000_000);
-        assert!(lab.nodes[1].member.ctx.raft.term() > term, "{members}");
+        assert_eq!(lab.nodes[1].member.ctx.raft.term() > term, members > 2, "{members}");
     }
 }
 

@@ -1,0 +1,112 @@
+//! Leaders whose process does not run for a while: no input and no tick, then the clock has moved.
+
+use crate::net::*;
+use lockstep_core::EntryKind;
+use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::raft::*;
+
+/// Longer than two election timeouts.
+const STALL: u64 = 2 * ELECTION + HEARTBEAT;
+/// `commit.timeout` of these tests.
+const COMMIT_TIMEOUT: u64 = ELECTION;
+
+/// Voters under this policy, led by 1.
+fn under(voters: usize, kind: PolicyKind) -> Net {
+    let mut net = Net::new(voters);
+    net.elect(1);
+    let policy = Policy { acks: 1, timeout: COMMIT_TIMEOUT, ..Policy::of(kind) };
+    let now = net.now;
+    net.raft(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+    net.run(2 * HEARTBEAT);
+    net
+}
+
+/// Time passes, and no member runs. Then member 1 has the first round.
+fn stall(net: &mut Net, time: u64) {
+    net.now += time;
+    let now = net.now;
+    net.raft(1).tick(now);
+    net.drain(1);
+}
+
+#[test]
+fn leader_stays_in_term_after_each_answered_stall() {
+    let mut net = under(3, PolicyKind::Quorum);
+    let term = net.raft(1).term();
+    for _ in 0..5 {
+        stall(&mut net, STALL);
+        assert_eq!((net.raft(1).role(), net.raft(1).term()), (Role::Leader, term));
+        net.settle();
+    }
+    let now = net.now;
+    assert!(net.raft(1).has_quorum(now));
+}
+
+#[test]
+fn silence_of_dead_peers_after_stall_ends_term() {
+    let mut net = under(3, PolicyKind::Quorum);
+    net.isolate(1);
+    stall(&mut net, STALL);
+    assert_eq!(net.raft(1).role(), Role::Leader);
+    net.run(ELECTION + HEARTBEAT);
+    assert_ne!(net.raft(1).role(), Role::Leader);
+}
+
+#[test]
+fn entry_waits_for_answers_to_message_after_stall() {
+    let mut net = under(3, PolicyKind::Async);
+    net.propose(1, "a");
+    net.drain(1);
+    net.drain(1);
+    let first = net.raft(1).last_index();
+    assert_eq!(net.raft(1).early(), first, "no member has answered");
+    stall(&mut net, STALL);
+    assert!(net.raft(1).early() < first, "the server may not have taken it yet");
+    net.propose(1, "b");
+    net.drain(1);
+    net.drain(1);
+    assert_eq!(net.raft(1).blocked_on(), Some((first, BlockedOn::Stall)));
+    net.settle();
+    assert_eq!((net.raft(1).commit(), net.raft(1).blocked_on()), (first + 1, None));
+    net.isolate(1);
+    net.propose(1, "c");
+    net.drain(1);
+    net.drain(1);
+    assert_eq!(net.raft(1).early(), first + 2, "a majority has answered since the stall");
+}
+
+#[test]
+fn sole_voter_waits_for_nobody_after_stall() {
+    let mut net = under(1, PolicyKind::Async);
+    net.propose(1, "a");
+    stall(&mut net, STALL);
+    net.drain(1);
+    assert_eq!((net.raft(1).early(), net.raft(1).blocked_on()), (net.raft(1).last_index(), None));
+}
+
+/// The entry leaves, and the process stalls at once. The acks wait in the socket.
+#[test]
+fn semisync_does_not_fall_back_because_of_own_stall() {
+    let mut net = under(3, PolicyKind::Semisync);
+    net.propose(1, "a");
+    net.drain(1);
+    net.drain(1);
+    stall(&mut net, COMMIT_TIMEOUT + HEARTBEAT);
+    assert!(!net.raft(1).has_fallen_back());
+    net.settle();
+    let index = net.raft(1).last_index();
+    assert!(net.raft(1).policy_index() >= index && !net.raft(1).has_fallen_back());
+}
+
+#[test]
+fn stall_is_no_measure_of_round_trip() {
+    let mut net = under(3, PolicyKind::Quorum);
+    net.run(HEARTBEAT);
+    let now = net.now + HEARTBEAT;
+    net.now = now;
+    net.raft(1).tick(now);
+    net.drain(1);
+    stall(&mut net, STALL);
+    net.settle();
+    assert!(net.raft(1).rtt(&id(2)).is_some_and(|rtt| rtt < HEARTBEAT), "{:?}", net.raft(1).rtt(&id(2)));
+}
