@@ -20,6 +20,9 @@ const SILENCE_FACTOR: Micros = 10;
 /// but at most this many election timeouts. A randomized timeout ends by twice that, before a member takes itself to be
 /// cut off.
 const TIMEOUTS_MAX: Micros = 2;
+/// The most that the time between two checks of the database counts: if this process did not run, the database did not
+/// either.
+const INTERVAL_MAX: Micros = 1_000_000;
 /// When to retry if no member took over.
 const RETRY_AFTER: Micros = 5_000_000;
 
@@ -56,6 +59,8 @@ pub(in crate::member) struct FailureDetector {
     /// The seqno that the database had finished at the last check, and when that last advanced or nothing was pending.
     finished: Seqno,
     moved_at: Micros,
+    /// When the database was last checked.
+    checked_at: Micros,
     tried_at: Option<Micros>,
     /// The leader that `slowness` describes, perhaps this member, and when it was last in contact.
     leader: Option<(MemberId, Micros)>,
@@ -98,6 +103,8 @@ impl FailureDetector {
 
     /// Notes whether the database makes progress. `may_stand`: it has finished all, or may stand still.
     pub(in crate::member) fn note_database(&mut self, now: Micros, finished: Seqno, may_stand: bool) {
+        let interval = now.saturating_sub(std::mem::replace(&mut self.checked_at, now));
+        self.moved_at += interval.saturating_sub(INTERVAL_MAX);
         if finished != self.finished || may_stand {
             self.finished = finished;
             self.moved_at = now;

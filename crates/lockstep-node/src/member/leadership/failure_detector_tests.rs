@@ -1,4 +1,4 @@
-use super::TIMEOUT_MAX;
+use super::{FailureDetector, Hang, TIMEOUT_MAX};
 use crate::api::{SubmitOutcome, Tuning};
 use crate::member::harness::Lab;
 use std::time::Duration;
@@ -56,6 +56,21 @@ fn leader_with_hung_database_hands_over_leadership() {
     write_for(&mut lab, &[1], 6);
     assert!(lab.leader(1).is_some_and(|leader| leader != 0), "{:?}", lab.lines);
     assert!(lab.logged("this member's database has finished nothing for 4 s"));
+}
+
+/// The process of the server stalls with this member. Its database had no chance to finish anything.
+#[test]
+fn own_stall_is_no_hang_of_database() {
+    let mut detector = FailureDetector::default();
+    let tuning = tuning();
+    detector.note_database(10_000_000, 7, true);
+    detector.note_database(10_100_000, 7, false);
+    detector.note_database(70_000_000, 7, false);
+    assert_eq!(detector.hang(70_000_000, &tuning, 0), None);
+    for tenth in 1..=31 {
+        detector.note_database(70_000_000 + tenth * 100_000, 7, false);
+    }
+    assert_eq!(detector.hang(73_100_000, &tuning, 0), Some(Hang::Database(4_200_000)));
 }
 
 #[test]
