@@ -108,7 +108,9 @@ impl Raft {
         if let Some(index) = self.acks.committed(&self.local) {
             self.commit_to(index);
         }
-        self.stalls.confirm(|context| self.replication.majority_answered(&self.local, context));
+        if self.stalls.confirm(|context| self.replication.majority_answered(&self.local, context)) {
+            self.replication.end_extension();
+        }
         let positions = Positions::new(&self.local, &self.acks, &self.replication);
         let PolicyUpdate { done, early_proposal } =
             self.commit_policy.update(positions, self.stalls.is_open());

@@ -312,7 +312,7 @@ impl Raft {
     pub fn has_quorum(&self, now: Micros) -> bool {
         let now = self.local.now().max(now);
         match self.local.role() {
-            Role::Leader => self.quorum_active(now),
+            Role::Leader => self.replication.quorum_active(&self.local, now, self.quorum_timeout()),
             _ => self.local.leader().is_some() && self.election.leader_active_since(&self.local, now),
         }
     }
@@ -403,11 +403,6 @@ impl Raft {
         self.replication.quorum_timeout(&self.local, self.election.leader_timeout())
     }
 
-    /// Whether a majority of the voters has answered a leader within its timeout before `now`.
-    pub(super) fn quorum_active(&self, now: Micros) -> bool {
-        self.replication.quorum_active(&self.local, now, self.quorum_timeout())
-    }
-
     /// Whether a leader can commit nothing because disks hang: its clients wait, and no majority of the voters answers
     /// and has a disk that works.
     pub(super) fn disks_hang(&self) -> bool {
@@ -415,7 +410,7 @@ impl Raft {
         let works = |id: &MemberId| self.disk_of_stands_still_for(id) < timeout;
         timeout > 0
             && self.commits.lasts() >= timeout
-            && !self.replication.quorum_of(&self.local, self.local.now(), self.quorum_timeout(), works)
+            && !self.replication.may_go_on(&self.local, self.quorum_timeout(), works)
     }
 
     /// Per-peer state; empty where we do not lead.

@@ -120,6 +120,7 @@ impl Raft {
         let answered = |context| self.replication.majority_answered(&self.local, context);
         if self.stalls.begin(self.replication.next_context(), answered) {
             self.replication.extend_deadlines(&self.local, length);
+            self.replication.stalled();
             self.commit_policy.extend_waits(length);
         }
         self.replication.broadcast_heartbeat(&self.local);
@@ -128,7 +129,7 @@ impl Raft {
     pub(super) fn tick_leader(&mut self) {
         let deliverable = self.commit_policy.early(&self.local);
         self.commits.report(self.local.now(), deliverable, self.local.log().last());
-        let is_alone = !self.quorum_active(self.local.now());
+        let is_alone = !self.replication.may_go_on(&self.local, self.quorum_timeout(), |_| true);
         let disks_hang = !is_alone && self.disks_hang();
         if disks_hang {
             let voters = self.local.membership().voters().map(|id| (id, self.disk_of_stands_still_for(&id)));

@@ -5,7 +5,8 @@
 //!
 //! - **Deadlines.** The length of the stall does not count as the peers' silence. This happens once until a majority has
 //!   answered a message that was sent after the stall. So a leader that stalls again and again, and hears no majority in
-//!   between, steps down.
+//!   between, steps down. Only the check for the step-down uses the extended deadlines. They end once a majority has
+//!   answered.
 //! - **Early delivery.** Under a weak policy nothing more is delivered early until a majority has answered a message that was
 //!   sent after the last stall. Each of these answers shows that its sender was in the leader's term after the stall. So
 //!   no other leader was elected during it.
@@ -47,11 +48,17 @@ impl StallCheck {
         extends
     }
 
-    /// Ends the check if a majority has answered.
-    pub(super) fn confirm(&mut self, answered: impl Fn(u64) -> bool) {
+    /// Ends the check if a majority has answered. Returns whether a majority has answered since the stall that extended the
+    /// deadlines, for the first time.
+    pub(super) fn confirm(&mut self, answered: impl Fn(u64) -> bool) -> bool {
         if self.awaited != 0 && answered(self.awaited) {
             self.awaited = 0;
         }
+        let ends = self.extended != 0 && answered(self.extended);
+        if ends {
+            self.extended = 0;
+        }
+        ends
     }
 
     /// Whether another leader may have been elected during a stall, as far as this leader knows.
@@ -98,5 +105,17 @@ mod tests {
         assert!(!check.begin(7, |context| context <= 4));
         assert!(check.begin(8, |context| context <= 5), "a majority was heard after the extension");
         assert!(!check.begin(9, |context| context <= 7));
+    }
+
+    #[test]
+    fn extension_ends_once_majority_answers() {
+        let mut check = StallCheck::default();
+        assert!(!check.confirm(|_| true), "there is none");
+        check.begin(5, |context| context <= 4);
+        check.begin(6, |context| context <= 4);
+        assert!(!check.confirm(|context| context <= 4));
+        assert!(check.confirm(|context| context <= 5), "a majority has answered since the first stall");
+        assert!(check.is_open(), "it has not answered since the second stall");
+        assert!(!check.confirm(|context| context <= 6) && !check.is_open());
     }
 }

@@ -42,15 +42,9 @@ impl Contact {
         }
     }
 
-    /// The connection was interrupted: the answer to an earlier message is no measure of a round trip.
-    pub(super) fn reconnected(&mut self) {
-        self.sent = (0, 0);
-    }
-
-    /// The leader did not run for `time`, up to now. An answer may have arrived meanwhile, so it is no measure of a round
+    /// The connection was interrupted, or the leader did not run: the answer to an earlier message is no measure of a round
     /// trip.
-    pub(super) fn extend(&mut self, time: Micros, now: Micros) {
-        self.last_answer = (self.last_answer + time).min(now);
+    pub(super) fn interrupted(&mut self) {
         self.sent = (0, 0);
     }
 
@@ -91,7 +85,7 @@ mod tests {
         assert_eq!(contact.note_answer(2, 180), Some(80));
         assert_eq!((contact.rtt(), contact.note_answer(2, 190)), (Some(80), None));
         contact.sent(3, 200);
-        contact.reconnected();
+        contact.interrupted();
         assert_eq!(contact.note_answer(3, 900), None);
         assert_eq!(contact.last_answer(), 900);
     }

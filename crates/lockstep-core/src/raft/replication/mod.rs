@@ -52,6 +52,12 @@ impl<'a> Round<'a> {
 
 type Peers = BTreeMap<MemberId, Progress>;
 
+/// Whether `counts` holds for a majority of the voters.
+fn is_majority(local: &Local, counts: impl Fn(&MemberId) -> bool) -> bool {
+    let membership = local.membership();
+    membership.voters().filter(counts).count() >= membership.majority()
+}
+
 /// See the module. **Invariant:** only a leader has peers: all other members, and those that were just removed.
 #[derive(Debug, Default)]
 pub(super) struct Replication {
@@ -67,6 +73,15 @@ pub(super) struct Replication {
     commit_due: Option<Micros>,
     /// Consecutive own terms that ended by lost quorum before anything was committed.
     fruitless_terms: u32,
+    /// A stall of this leader that does not count as its peers' silence, until a majority has answered.
+    extension: Option<Extension>,
+}
+
+/// A time in which the leader did not run.
+#[derive(Clone, Copy, Debug)]
+struct Extension {
+    length: Micros,
+    ended_at: Micros,
 }
 
 /// The leader's term.
@@ -75,7 +90,7 @@ impl Replication {
     pub(super) fn begin(&mut self, local: &Local) {
         debug_assert!(local.is_leader(), "only a leader has peers");
         self.next_heartbeat = local.now();
-        (self.heartbeat, self.context, self.commit_due) = (false, 0, None);
+        (self.heartbeat, self.context, self.commit_due, self.extension) = (false, 0, None, None);
         self.peers.clear();
         self.sync_peers(local);
     }
@@ -115,27 +130,31 @@ impl Replication {
     /// A large proposal may occupy a line for longer than an election timeout, and the answers behind it wait. Its origin
     /// sends it again to each new leader. So with a constant timeout elections would never end.
     pub(super) fn quorum_active(&self, local: &Local, now: Micros, timeout: Micros) -> bool {
-        self.quorum_of(local, now, timeout, |_| true)
+        let answers = |id: &MemberId| self.last_answer(id).is_some_and(|at| now.saturating_sub(at) < timeout);
+        is_majority(local, |id| *id == local.id() || answers(id))
     }
 
-    /// The same for the voters for which `counts` holds.
-    pub(super) fn quorum_of(
+    /// Whether this leader may go on: a majority of the voters, all with `counts`, has answered within `timeout`. A stall that
+    /// [`Replication::extend_deadlines`] has noted does not count.
+    pub(super) fn may_go_on(
         &self,
         local: &Local,
-        now: Micros,
         timeout: Micros,
         counts: impl Fn(&MemberId) -> bool,
     ) -> bool {
-        let membership = local.membership();
         let answers = |id: &MemberId| {
-            *id == local.id()
-                || self
-                    .peers
-                    .get(id)
-                    .is_some_and(|peer| now.saturating_sub(peer.contact.last_answer()) < timeout)
+            let silent_since = self.last_answer(id).map(|at| self.extended(at));
+            silent_since.is_some_and(|at| local.now().saturating_sub(at) < timeout)
         };
-        let active = membership.voters().filter(|id| answers(id) && counts(id));
-        active.count() >= membership.majority()
+        is_majority(local, |id| (*id == local.id() || answers(id)) && counts(id))
+    }
+
+    /// Since when a peer that answered last at `last_answer` is silent, without the stall that does not count.
+    fn extended(&self, last_answer: Micros) -> Micros {
+        match self.extension {
+            Some(Extension { length, ended_at }) if last_answer < ended_at => (last_answer + length).min(ended_at),
+            _ => last_answer,
+        }
     }
 
     /// After this time a disk that completes nothing hangs, for this leader; 0: never. It grows with the quorum timeout, so
@@ -178,14 +197,22 @@ impl Replication {
 
     /// Whether a majority of the voters has answered this context, or a later one.
     pub(super) fn majority_answered(&self, local: &Local, context: u64) -> bool {
-        let membership = local.membership();
-        let answered = |id: &MemberId| *id == local.id() || self.context_answered(id) >= context;
-        membership.voters().filter(answered).count() >= membership.majority()
+        is_majority(local, |id| *id == local.id() || self.context_answered(id) >= context)
     }
 
-    /// This leader did not run for `time`, up to now: that is no silence of its peers.
-    pub(super) fn extend_deadlines(&mut self, local: &Local, time: Micros) {
-        self.peers.values_mut().for_each(|peer| peer.contact.extend(time, local.now()));
+    /// This leader did not run for a while. Answers may have arrived meanwhile, so they are no measure of a round trip.
+    pub(super) fn stalled(&mut self) {
+        self.peers.values_mut().for_each(|peer| peer.contact.interrupted());
+    }
+
+    /// This leader did not run for `length`, up to now: that is no silence of its peers.
+    pub(super) fn extend_deadlines(&mut self, local: &Local, length: Micros) {
+        self.extension = Some(Extension { length, ended_at: local.now() });
+    }
+
+    /// A majority has answered since the stall: from now on only answers count.
+    pub(super) fn end_extension(&mut self) {
+        self.extension = None;
     }
 
     /// Time has passed.
@@ -387,7 +414,7 @@ impl Replication {
         let next = peer.next;
         peer.probe(next);
         // A reply to a message sent while it was disconnected is no measure of the round trip.
-        peer.contact.reconnected();
+        peer.contact.interrupted();
         true
     }
 
@@ -714,6 +741,43 @@ mod tests {
         assert_eq!(replication.quorum_timeout(&local, 0), 2 * timeout);
         replication.committed();
         assert_eq!(replication.quorum_timeout(&local, 0), timeout);
+    }
+
+    #[test]
+    fn extended_deadline_is_no_answer_and_ends_with_majority() {
+        let (mut local, mut replication) = (leader(3), Replication::default());
+        replication.begin(&local);
+        let timeout = local.config().election_timeout;
+        let stall = 2 * timeout;
+        local.advance(stall);
+        replication.extend_deadlines(&local, stall);
+        assert!(replication.may_go_on(&local, timeout, |_| true));
+        assert!(!replication.quorum_active(&local, local.now(), timeout), "no member has answered");
+        assert_eq!(replication.last_answer(&member(2)), Some(0));
+        replication.end_extension();
+        assert!(!replication.may_go_on(&local, timeout, |_| true));
+    }
+
+    #[test]
+    fn extended_deadline_counts_silence_before_and_after_stall() {
+        let (mut local, mut replication) = (leader(3), Replication::default());
+        replication.begin(&local);
+        let timeout = local.config().election_timeout;
+        local.advance(timeout / 2 + 10 * timeout);
+        replication.extend_deadlines(&local, 10 * timeout);
+        local.advance(timeout - 1 + 10 * timeout);
+        assert!(replication.may_go_on(&local, timeout, |_| true));
+        local.advance(timeout + 10 * timeout);
+        assert!(!replication.may_go_on(&local, timeout, |_| true));
+    }
+
+    #[test]
+    fn sole_voter_is_majority_that_has_answered() {
+        for (voters, answered) in [(1, true), (2, false), (3, false)] {
+            let (local, mut replication) = (leader(voters), Replication::default());
+            replication.begin(&local);
+            assert_eq!(replication.majority_answered(&local, 1), answered, "{voters} voters");
+        }
     }
 
     #[test]
