@@ -120,9 +120,9 @@ impl Raft {
         let answered = |context| self.replication.majority_answered(&self.local, context);
         if self.stalls.begin(self.replication.next_context(), answered) {
             self.replication.extend_deadlines(&self.local, length);
-            self.replication.stalled();
-            self.commit_policy.extend_waits(length);
         }
+        self.replication.stalled();
+        self.commit_policy.extend_waits(length);
         self.replication.broadcast_heartbeat(&self.local);
     }
 

@@ -105,6 +105,18 @@ fn semisync_does_not_fall_back_because_of_own_stall() {
 }
 
 #[test]
+fn second_stall_does_not_count_for_commit_timeout() {
+    let mut net = under(3, PolicyKind::Semisync);
+    net.propose(1, "a");
+    net.drain(1);
+    net.drain(1);
+    for _ in 0..2 {
+        stall(&mut net, COMMIT_TIMEOUT / 2 + HEARTBEAT);
+    }
+    assert_eq!((net.raft(1).role(), net.raft(1).has_fallen_back()), (Role::Leader, false));
+}
+
+#[test]
 fn stall_is_no_measure_of_round_trip() {
     let mut net = under(3, PolicyKind::Quorum);
     net.run(HEARTBEAT);
@@ -114,5 +126,17 @@ fn stall_is_no_measure_of_round_trip() {
     net.drain(1);
     stall(&mut net, STALL);
     net.settle();
+    assert!(net.raft(1).rtt(&id(2)).is_some_and(|rtt| rtt < HEARTBEAT), "{:?}", net.raft(1).rtt(&id(2)));
+}
+
+/// The leader sends a heartbeat between two short stalls. Its answer waits in the socket during the second one.
+#[test]
+fn second_stall_is_no_measure_of_round_trip() {
+    let mut net = under(3, PolicyKind::Quorum);
+    let short = ELECTION / 2 + HEARTBEAT;
+    stall(&mut net, short);
+    stall(&mut net, short);
+    net.settle();
+    assert_eq!(net.raft(1).role(), Role::Leader);
     assert!(net.raft(1).rtt(&id(2)).is_some_and(|rtt| rtt < HEARTBEAT), "{:?}", net.raft(1).rtt(&id(2)));
 }
