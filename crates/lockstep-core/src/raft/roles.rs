@@ -127,7 +127,8 @@ impl Raft {
     }
 
     pub(super) fn tick_leader(&mut self) {
-        let deliverable = self.commit_policy.early(&self.local);
+        // A stall lowers `early` until a majority has answered: that neither ends nor begins a standstill.
+        let deliverable = self.commit_policy.early(&self.local).max(self.commits.finished());
         self.commits.report(self.local.now(), deliverable, self.local.log().last());
         let is_alone = !self.replication.may_go_on(&self.local, self.quorum_timeout(), |_| true);
         let disks_hang = !is_alone && self.disks_hang();

@@ -31,6 +31,11 @@ impl Standstill {
         (self.finished, self.reported_at) = (finished, now);
     }
 
+    /// The last reported position.
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
+    }
+
     /// For how long nothing was finished, as of the last report; 0 if there is nothing to do.
     pub(super) fn lasts(&self) -> Micros {
         self.lasts.unwrap_or(0)

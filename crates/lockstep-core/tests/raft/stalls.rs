@@ -90,6 +90,30 @@ fn stalled_leader_has_no_quorum_until_majority_answers() {
     assert!(net.raft(1).has_quorum(now) && net.raft(1).goes_on_without(&id(3), |_| true));
 }
 
+/// Clients wait beyond `async.max_at_risk` while the disks of the others hang. Stalls change what is delivered early.
+#[test]
+fn standstill_of_disks_is_found_across_stalls() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    let policy = Policy { max_at_risk: 2, ..Policy::of(PolicyKind::Async) };
+    let now = net.now;
+    net.raft(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+    net.run(2 * HEARTBEAT);
+    (net.node(2).slow_disk, net.node(3).slow_disk) = (true, true);
+    for text in ["a", "b", "c"] {
+        net.propose(1, text);
+    }
+    net.run(DISK_TIMEOUT / 2);
+    for _ in 0..2 {
+        stall(&mut net, ELECTION);
+        net.settle();
+        net.run(2 * HEARTBEAT);
+    }
+    assert_eq!(net.raft(1).role(), Role::Leader);
+    net.run(DISK_TIMEOUT / 2);
+    assert_ne!(net.raft(1).role(), Role::Leader);
+}
+
 /// The entry leaves, and the process stalls at once. The acks wait in the socket.
 #[test]
 fn semisync_does_not_fall_back_because_of_own_stall() {

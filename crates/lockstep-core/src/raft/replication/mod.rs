@@ -152,7 +152,9 @@ impl Replication {
     /// Since when a peer that answered last at `last_answer` is silent, without the stall that does not count.
     fn extended(&self, last_answer: Micros) -> Micros {
         match self.extension {
-            Some(Extension { length, ended_at }) if last_answer < ended_at => (last_answer + length).min(ended_at),
+            Some(Extension { length, ended_at }) if last_answer < ended_at => {
+                (last_answer + length).min(ended_at)
+            }
             _ => last_answer,
         }
     }
