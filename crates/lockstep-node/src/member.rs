@@ -109,6 +109,7 @@ impl Member {
             connection: ConnectionState::Idle,
             quorum,
             now,
+            resumed_at: now,
             wall: 0,
             finished: Finished::new(finished),
             out: Outbox::default(),
@@ -144,6 +145,9 @@ impl Member {
     pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
         let stall = now.saturating_sub(self.ctx.now);
         self.ctx.now = now.max(self.ctx.now);
+        if stall >= self.ctx.raft.election_timeout() {
+            self.ctx.resumed_at = self.ctx.now;
+        }
         if stall > STALL && self.ctx.connection.is_connected() {
             let text = format!(
                 "this process stalled for {:.1} s (stopped, or without a processor): other members may have taken it \

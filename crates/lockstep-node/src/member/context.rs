@@ -28,6 +28,8 @@ pub(crate) struct Context {
     pub(in crate::member) quorum: Quorum,
     /// The monotonic clock at the beginning of the round.
     pub(crate) now: Micros,
+    /// When this process ran again after its last stall of an election timeout or longer; at first, when it began.
+    pub(crate) resumed_at: Micros,
     /// The wall clock at the beginning of the round.
     pub(in crate::member) wall: Micros,
     /// The seqno that the front end's server has finished.
@@ -106,9 +108,10 @@ impl Context {
         Some(self.peers.gone(id).map_or(0, |gone| gone.last_received))
     }
 
-    /// Whether a peer has not answered for so long that the next view leaves it out, connected or not.
+    /// Whether a peer has not answered for so long that the next view leaves it out, connected or not. While this process
+    /// did not run, no answer could arrive.
     pub(crate) fn silent(&self, id: &MemberId) -> bool {
-        self.raft.last_answer(id).is_some_and(|at| self.too_long_ago(at))
+        self.raft.last_answer(id).is_some_and(|at| self.too_long_ago(at.max(self.resumed_at)))
     }
 
     /// Whether anything arrived from this member of late. Its process may be stopped although its connections are open.

@@ -21,6 +21,8 @@ struct Progress {
 #[derive(Debug, Default)]
 pub(in crate::member) struct DiskProgress {
     term: Term,
+    /// When the progress was last noted.
+    tracked_at: Micros,
     members: BTreeMap<MemberId, Progress>,
 }
 
@@ -37,7 +39,7 @@ impl DiskProgress {
         let term = raft.term();
         let all = raft.policy().kind == PolicyKind::All;
         if !all || self.term != term {
-            *self = DiskProgress { term, members: BTreeMap::new() };
+            *self = DiskProgress { term, tracked_at: now, members: BTreeMap::new() };
         }
         if !all {
             return;
@@ -45,10 +47,14 @@ impl DiskProgress {
         let last = raft.last_index();
         // The timeout in force, which follows the round trips: an ack cannot arrive sooner.
         let timeout = STALL_TIMEOUTS * raft.election_timeout();
+        // While this process did not run, no ack could arrive: a longer interval counts only this much.
+        let interval = now.saturating_sub(std::mem::replace(&mut self.tracked_at, now));
+        let own_stall = interval.saturating_sub(raft.election_timeout());
         let mut before = std::mem::take(&mut self.members);
         for id in connected {
             let persisted = raft.matched(&id);
             let mut progress = before.remove(&id).unwrap_or(Progress { persisted, at: now, stalled: None });
+            progress.at = (progress.at + own_stall).min(now);
             if persisted > progress.persisted || persisted >= last {
                 (progress.persisted, progress.at) = (persisted, now);
             }
