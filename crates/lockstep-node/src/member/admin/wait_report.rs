@@ -455,11 +455,19 @@ fn has_commit_from(ctx: &Context, first: Index) -> bool {
 
 /// What blocks commits that need no acks.
 fn risk_limit_text(ctx: &Context) -> String {
-    let what = match ctx.raft.blocked_on() {
-        Some((_, BlockedOn::Bytes(bytes))) => {
+    blocked_text(ctx.raft.blocked_on().map(|(_, why)| why), ctx.raft.policy().max_at_risk)
+}
+
+fn blocked_text(blocked_on: Option<BlockedOn>, max_at_risk: u64) -> String {
+    let what = match blocked_on {
+        Some(BlockedOn::Stall) => {
+            return "this process stalled, and no majority has answered since: commit.timeout does not end that wait"
+                .to_owned();
+        }
+        Some(BlockedOn::Bytes(bytes)) => {
             format!("the last {} MiB of transactions, and no more may be at risk", bytes >> 20)
         }
-        Some((_, BlockedOn::Kind(kind))) => {
+        Some(BlockedOn::Kind(kind)) => {
             let what = match kind {
                 EntryKind::View | EntryKind::Membership => "a change of the members",
                 EntryKind::Policy => "a change of the commit policy",
@@ -468,13 +476,7 @@ fn risk_limit_text(ctx: &Context) -> String {
             };
             format!("{what}, which needs a majority under every policy")
         }
-        Some((_, BlockedOn::Stall)) => {
-            "what came after this process stalled, and no majority has answered since".to_owned()
-        }
-        _ => format!(
-            "the last {} transactions, and no more may be at risk (async.max_at_risk)",
-            ctx.raft.policy().max_at_risk
-        ),
+        _ => format!("the last {max_at_risk} transactions, and no more may be at risk (async.max_at_risk)"),
     };
     format!("the cluster has not committed {what}: commit.timeout does not end that wait")
 }
@@ -522,4 +524,18 @@ fn unsatisfiable_facts(ctx: &Context, policy: &Policy) -> Vec<String> {
 pub(crate) fn unsatisfiable_policy(ctx: &Context) -> Option<String> {
     let facts = unsatisfiable_settings(ctx, ctx.raft.committed_state().policy);
     (ctx.connection.is_primary() && !facts.is_empty()).then(|| facts.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_after_stall_names_missing_answers() {
+        assert_eq!(
+            blocked_text(Some(BlockedOn::Stall), 10),
+            "this process stalled, and no majority has answered since: commit.timeout does not end that wait"
+        );
+        assert!(blocked_text(Some(BlockedOn::Number), 10).contains("the last 10 transactions"));
+    }
 }
