@@ -54,6 +54,8 @@ pub(crate) struct LeadershipChecks {
     ran: (Micros, Micros),
     /// By its own clock: the ends of its last stalls that do not count as the others' silence, the last one last.
     extended: [Micros; EXTENSIONS],
+    /// Its term, and the end of its last stall as a leader by its own clock, until a majority is heard.
+    stalled: Option<(Term, Micros)>,
 }
 
 impl LeadershipChecks {
@@ -73,6 +75,7 @@ impl LeadershipChecks {
             fallback: Fallback::default(),
             ran: (local, Micros::MAX),
             extended: [0; EXTENSIONS],
+            stalled: None,
         }
     }
 
@@ -80,6 +83,11 @@ impl LeadershipChecks {
     pub(crate) fn round_begins(&mut self, raft: &Raft, local: Micros) {
         let (ran_at, timeout_then) = std::mem::replace(&mut self.ran, (local, raft.election_timeout()));
         let idle = local.saturating_sub(ran_at);
+        // A heartbeat was due within the first half of that time, so the core has noticed the stall.
+        let stall = raft.election_timeout().max(timeout_then);
+        if raft.role() == Role::Leader && idle >= stall {
+            self.stalled = Some((raft.term(), local));
+        }
         let oldest = self.extended[0];
         let may_extend = oldest == 0 || self.hears_majority_since(raft, oldest);
         if may_extend && idle >= raft.election_timeout().min(timeout_then) / 2 {
@@ -192,6 +200,19 @@ impl LeadershipChecks {
         Ok(())
     }
 
+    /// Whether a leader may deliver entries before they are committed: a majority, of the present membership or of the last
+    /// round's, was heard after its last stall.
+    pub(crate) fn may_deliver_early(&self, raft: &Raft) -> bool {
+        let stalled = self.stalled.filter(|(term, _)| *term == raft.term());
+        stalled.is_none_or(|(_, at)| self.has_heard_since(raft, at))
+    }
+
+    fn has_heard_since(&self, raft: &Raft, since: Micros) -> bool {
+        let heard = |id: &MemberId| *id == self.id || self.heard.get(id).is_some_and(|at| *at >= since);
+        let majority = |members: &Membership| members.voters().filter(heard).count() >= members.majority();
+        majority(&raft.tail_state().membership) || majority(&self.membership)
+    }
+
     /// A leader that answers its own server has heard of a majority since it was asked.
     pub(crate) fn may_read(&self, name: &dyn Display, raft: &Raft, asked: Micros) -> Check {
         if raft.role() != Role::Leader || self.leads_since >= asked {
@@ -291,6 +312,9 @@ impl LeadershipChecks {
     ) -> Result<bool, crate::history::Violation> {
         if let Some(timeout) = election_timeout {
             self.may_lead(name, raft, local, timeout)?;
+        }
+        if self.may_deliver_early(raft) {
+            self.stalled = None;
         }
         self.membership = raft.tail_state().membership.clone();
         self.membership_index = raft.tail_state().membership_index;

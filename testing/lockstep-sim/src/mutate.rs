@@ -96,6 +96,7 @@ pub const PLANTS: &[Plant] = &[
     in_policies(plant("heir-asks-nobody", Core(NoSurvey), 90, 0)),
     in_policies(plant("overwrite-without-rescue", Core(OverwriteWithoutRescue), 20, 0)),
     in_policies(plant("early-before-own-term", Core(EarlyBeforeOwnTerm), 20, 0)),
+    in_policies(plant("early-after-stall", Core(EarlyAfterStall), 90, 0)),
     in_policies(plant("seqnos-given-twice", Core(SeqnosGivenTwice), 20, 0)),
     plant("overtaken-fragments-pass", Core(OvertakenFragmentsPass), 20, 0),
     in_policies(plant("all-is-majority", Core(AllIsMajority), 20, 0)),

@@ -94,6 +94,8 @@ pub enum Failpoint {
     OverwriteWithoutRescue,
     /// A leader delivers uncommitted entries of any member, also before an entry of its own term is committed.
     EarlyBeforeOwnTerm,
+    /// A leader delivers early after its own stall although no majority has answered since.
+    EarlyAfterStall,
     /// A new leader does not leave out the seqnos that its predecessor may have given out.
     SeqnosGivenTwice,
     /// A fragment of a streaming transaction that a view has overtaken is appended unchanged.

@@ -111,9 +111,9 @@ impl Raft {
         if self.stalls.confirm(|context| self.replication.majority_answered(&self.local, context)) {
             self.replication.end_extension();
         }
+        let may_be_deposed = self.stalls.is_open() && !self.local.is_active(Failpoint::EarlyAfterStall);
         let positions = Positions::new(&self.local, &self.acks, &self.replication);
-        let PolicyUpdate { done, early_proposal } =
-            self.commit_policy.update(positions, self.stalls.is_open());
+        let PolicyUpdate { done, early_proposal } = self.commit_policy.update(positions, may_be_deposed);
         if let Some(number) = early_proposal {
             self.outbox.given(number);
         }

@@ -258,6 +258,13 @@ impl World {
                 ordered.origin,
                 raft.commit()
             );
+            hold!(
+                process.leadership.may_deliver_early(raft),
+                "a leader delivers early once a majority answers after its stall",
+                "{name} delivers index {index} of term {}, committed is {}, and has heard no majority since its stall",
+                mark.term,
+                raft.commit()
+            );
         }
         Ok(())
     }
