@@ -213,6 +213,10 @@ fn all_distant_disk_gets_time_for_round_trip() {
         disks.track(member.ctx.now, &member.ctx.raft, member.ctx.peers.keys().copied(), 1024);
         assert_eq!(disks.is_stalled(&id), disk_is_stalled, "after {later} µs");
     }
+    // An own stall is no progress of that disk.
+    member.at(now + 60_000_000, 1_000_000_000_000_000 + now + 60_000_000);
+    disks.track(member.ctx.now, &member.ctx.raft, member.ctx.peers.keys().copied(), 1024);
+    assert!(disks.is_stalled(&id));
 }
 
 #[test]

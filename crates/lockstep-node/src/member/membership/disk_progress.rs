@@ -54,7 +54,10 @@ impl DiskProgress {
         for id in connected {
             let persisted = raft.matched(&id);
             let mut progress = before.remove(&id).unwrap_or(Progress { persisted, at: now, stalled: None });
-            progress.at = (progress.at + own_stall).min(now);
+            // One that is out of the view returns by progress only.
+            if progress.stalled.is_none() {
+                progress.at = (progress.at + own_stall).min(now);
+            }
             if persisted > progress.persisted || persisted >= last {
                 (progress.persisted, progress.at) = (persisted, now);
             }
