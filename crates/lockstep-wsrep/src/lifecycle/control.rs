@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::lifecycle::state_files::{gtid_in, gtid_out};
 use crate::sync::Stop;
 use crate::trx::local::LocalTransactions;
+use crate::trx::rollbacks::LONGEST_READ;
 use lockstep_abi::*;
 use lockstep_node::LocalState;
 use lockstep_node::core::Seqno;
@@ -45,6 +46,7 @@ pub(crate) fn sync_wait(
             };
             let seqno = causal(timeout)?;
             // A rollback is never acknowledged, so its seqno may exceed `seqno`.
+            let until = until.min(Instant::now() + LONGEST_READ);
             match local.wait_for_rollbacks(cx, until) {
                 true => causal(until.saturating_duration_since(Instant::now())).unwrap_or(seqno),
                 false => seqno,

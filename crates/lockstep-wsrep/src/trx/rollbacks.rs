@@ -17,7 +17,7 @@ const REPEAT_ROLLBACKS: Duration = Duration::from_secs(60);
 const REPEAT_UNSENT: Duration = Duration::from_secs(1);
 
 /// A causal read waits no longer than this for rollbacks: they do not change what it promises about other transactions.
-const LONGEST_READ: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST_READ: Duration = Duration::from_secs(2);
 
 /// How often a waiting read looks whether it is to go on without the rollbacks.
 const CHECK_READ: Duration = Duration::from_millis(50);
