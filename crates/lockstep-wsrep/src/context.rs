@@ -124,13 +124,16 @@ impl Context {
     /// Leaves the cluster in order and ends all waits; then the process ends. The next start applies from the log what this
     /// process cannot.
     pub(crate) fn repeat_from_log(&self, reason: &str) {
-        if self.set_failed() {
+        if self.has_failed() {
             return;
         }
         self.host.log.error(format!("{reason}: this member leaves the cluster, and then its process ends"));
+        // Before the others see that this member has failed: an applier that sees it begins an ordinary leave, and after such
+        // a leave the process goes on.
         if let Some(node) = self.node() {
             node.repeat_from_log(reason);
         }
+        self.set_failed();
         self.sequence.fail();
     }
 
