@@ -165,7 +165,7 @@ impl Member {
     /// When the next round is due without new inputs.
     pub(crate) fn deadline(&self) -> Micros {
         let mut at = self.ctx.raft.deadline().min(self.roster.health_reports.deadline());
-        at = at.min(self.log_reads.deadline());
+        at = at.min(self.log_reads.deadline()).min(self.recovery.ending.deadline());
         if self.ctx.raft.is_leader() {
             at = at.min(self.roster.leader_tasks.deadline());
         }

@@ -98,6 +98,11 @@ impl Ending {
         }
     }
 
+    /// When an end is due, if one is planned. A member that has left has no other reason to run.
+    pub(in crate::member) fn deadline(&self) -> Micros {
+        self.planned.as_ref().map_or(Micros::MAX, |planned| planned.until)
+    }
+
     /// Why the server process must end now, if so: the rescue file is on disk, or could not be written in time. The log
     /// drops nothing before that, so the next start could still write the file.
     pub(in crate::member) fn take_due(&mut self, now: Micros) -> Option<(ServerEnd, String)> {
@@ -108,6 +113,15 @@ impl Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn planned_end_wakes_member() {
+        let mut ending = Ending::default();
+        ending.ends_after_leave("lost");
+        assert_eq!(ending.deadline(), Micros::MAX);
+        ending.left(7);
+        assert_eq!(ending.deadline(), 7 + END_DELAY);
+    }
 
     #[test]
     fn diverged_server_ends_once_rescue_file_is_written() {
