@@ -100,7 +100,7 @@ pub struct NodeConfig {
     /// Whether the member is an arbitrator: a voter with a log and no database. An entry is finished once it is committed.
     /// No write-sets are delivered, and no state is requested.
     pub arbitrator: bool,
-    /// False for `gcs.stateless`: the member is never chosen to copy its state. An arbitrator is not, whatever this says.
+    /// False for `gcs.stateless`: the member is never chosen to copy its state. An arbitrator never is, also if this is true.
     pub donates: bool,
     /// Timing and sizes.
     pub tuning: Tuning,

@@ -97,7 +97,10 @@ impl LeadershipChecks {
     }
 
     fn hears_majority_since(&self, raft: &Raft, since: Micros) -> bool {
-        let membership = &raft.tail_state().membership;
+        self.hears_majority_of(&raft.tail_state().membership, since)
+    }
+
+    fn hears_majority_of(&self, membership: &Membership, since: Micros) -> bool {
         let heard = |id: &MemberId| *id == self.id || self.heard.get(id).is_some_and(|at| *at >= since);
         membership.voters().filter(heard).count() >= membership.majority()
     }
@@ -204,13 +207,9 @@ impl LeadershipChecks {
     /// round's, was heard after its last stall.
     pub(crate) fn may_deliver_early(&self, raft: &Raft) -> bool {
         let stalled = self.stalled.filter(|(term, _)| *term == raft.term());
-        stalled.is_none_or(|(_, at)| self.has_heard_since(raft, at))
-    }
-
-    fn has_heard_since(&self, raft: &Raft, since: Micros) -> bool {
-        let heard = |id: &MemberId| *id == self.id || self.heard.get(id).is_some_and(|at| *at >= since);
-        let majority = |members: &Membership| members.voters().filter(heard).count() >= members.majority();
-        majority(&raft.tail_state().membership) || majority(&self.membership)
+        stalled.is_none_or(|(_, at)| {
+            self.hears_majority_since(raft, at) || self.hears_majority_of(&self.membership, at)
+        })
     }
 
     /// A leader that answers its own server has heard of a majority since it was asked.

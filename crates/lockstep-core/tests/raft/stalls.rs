@@ -7,18 +7,28 @@ use lockstep_core::raft::*;
 
 /// Longer than two election timeouts.
 const STALL: u64 = 2 * ELECTION + HEARTBEAT;
-/// `commit.timeout` of these tests: shorter than what is left of two stalls without the first one's extension.
+/// `commit.timeout` of these tests. Two stalls exceed it even if only the first one is not counted.
 const COMMIT_TIMEOUT: u64 = 2 * ELECTION / 3;
 
-/// Voters under this policy, led by 1.
-fn under(voters: usize, kind: PolicyKind) -> Net {
-    let mut net = Net::new(voters);
+/// Three voters under a policy of this kind, led by 1.
+fn under(kind: PolicyKind) -> Net {
+    under_policy(Policy { acks: 1, timeout: COMMIT_TIMEOUT, ..Policy::of(kind) })
+}
+
+fn under_policy(policy: Policy) -> Net {
+    let mut net = Net::new(3);
     net.elect(1);
-    let policy = Policy { acks: 1, timeout: COMMIT_TIMEOUT, ..Policy::of(kind) };
     let now = net.now;
     net.raft(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
     net.run(2 * HEARTBEAT);
     net
+}
+
+/// The leader has the entry on its disk, and nobody has answered.
+fn propose(net: &mut Net, text: &str) {
+    net.propose(1, text);
+    net.drain(1);
+    net.drain(1);
 }
 
 /// Time passes, and no member runs. Then member 1 has the first round.
@@ -31,7 +41,7 @@ fn stall(net: &mut Net, time: u64) {
 
 #[test]
 fn leader_stays_in_term_after_each_answered_stall() {
-    let mut net = under(3, PolicyKind::Quorum);
+    let mut net = under(PolicyKind::Quorum);
     let term = net.raft(1).term();
     for _ in 0..5 {
         stall(&mut net, STALL);
@@ -44,7 +54,7 @@ fn leader_stays_in_term_after_each_answered_stall() {
 
 #[test]
 fn silence_of_dead_peers_after_stall_ends_term() {
-    let mut net = under(3, PolicyKind::Quorum);
+    let mut net = under(PolicyKind::Quorum);
     net.isolate(1);
     stall(&mut net, STALL);
     assert_eq!(net.raft(1).role(), Role::Leader);
@@ -54,31 +64,25 @@ fn silence_of_dead_peers_after_stall_ends_term() {
 
 #[test]
 fn entry_waits_for_answers_to_message_after_stall() {
-    let mut net = under(3, PolicyKind::Async);
-    net.propose(1, "a");
-    net.drain(1);
-    net.drain(1);
+    let mut net = under(PolicyKind::Async);
+    propose(&mut net, "a");
     let first = net.raft(1).last_index();
     assert_eq!(net.raft(1).early(), first, "no member has answered");
     stall(&mut net, STALL);
     assert!(net.raft(1).early() < first, "the server may not have taken it yet");
-    net.propose(1, "b");
-    net.drain(1);
-    net.drain(1);
+    propose(&mut net, "b");
     assert_eq!(net.raft(1).blocked_on(), Some((first, BlockedOn::Stall)));
     net.settle();
     assert_eq!((net.raft(1).commit(), net.raft(1).blocked_on()), (first + 1, None));
     net.isolate(1);
-    net.propose(1, "c");
-    net.drain(1);
-    net.drain(1);
+    propose(&mut net, "c");
     assert_eq!(net.raft(1).early(), first + 2, "a majority has answered since the stall");
 }
 
 /// The deadlines are extended for the step-down only: nobody takes the stalled leader's peers for responsive.
 #[test]
 fn stalled_leader_has_no_quorum_until_majority_answers() {
-    let mut net = under(3, PolicyKind::Quorum);
+    let mut net = under(PolicyKind::Quorum);
     let answered = net.raft(1).last_answer(&id(2));
     stall(&mut net, STALL);
     let now = net.now;
@@ -93,12 +97,7 @@ fn stalled_leader_has_no_quorum_until_majority_answers() {
 /// Clients wait beyond `async.max_at_risk` while the disks of the others hang. Stalls change what is delivered early.
 #[test]
 fn standstill_of_disks_is_found_across_stalls() {
-    let mut net = Net::new(3);
-    net.elect(1);
-    let policy = Policy { max_at_risk: 2, ..Policy::of(PolicyKind::Async) };
-    let now = net.now;
-    net.raft(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
-    net.run(2 * HEARTBEAT);
+    let mut net = under_policy(Policy { max_at_risk: 2, ..Policy::of(PolicyKind::Async) });
     (net.node(2).slow_disk, net.node(3).slow_disk) = (true, true);
     for text in ["a", "b", "c"] {
         net.propose(1, text);
@@ -117,10 +116,8 @@ fn standstill_of_disks_is_found_across_stalls() {
 /// The entry leaves, and the process stalls at once. The acks wait in the socket.
 #[test]
 fn semisync_does_not_fall_back_because_of_own_stall() {
-    let mut net = under(3, PolicyKind::Semisync);
-    net.propose(1, "a");
-    net.drain(1);
-    net.drain(1);
+    let mut net = under(PolicyKind::Semisync);
+    propose(&mut net, "a");
     stall(&mut net, COMMIT_TIMEOUT + HEARTBEAT);
     assert!(!net.raft(1).has_fallen_back());
     net.settle();
@@ -130,10 +127,8 @@ fn semisync_does_not_fall_back_because_of_own_stall() {
 
 #[test]
 fn second_stall_does_not_count_for_commit_timeout() {
-    let mut net = under(3, PolicyKind::Semisync);
-    net.propose(1, "a");
-    net.drain(1);
-    net.drain(1);
+    let mut net = under(PolicyKind::Semisync);
+    propose(&mut net, "a");
     for _ in 0..2 {
         stall(&mut net, ELECTION / 2 + HEARTBEAT);
     }
@@ -142,7 +137,7 @@ fn second_stall_does_not_count_for_commit_timeout() {
 
 #[test]
 fn stall_is_no_measure_of_round_trip() {
-    let mut net = under(3, PolicyKind::Quorum);
+    let mut net = under(PolicyKind::Quorum);
     net.run(HEARTBEAT);
     let now = net.now + HEARTBEAT;
     net.now = now;
@@ -156,7 +151,7 @@ fn stall_is_no_measure_of_round_trip() {
 /// The leader sends a heartbeat between two short stalls. Its answer waits in the socket during the second one.
 #[test]
 fn second_stall_is_no_measure_of_round_trip() {
-    let mut net = under(3, PolicyKind::Quorum);
+    let mut net = under(PolicyKind::Quorum);
     let short = ELECTION / 2 + HEARTBEAT;
     stall(&mut net, short);
     stall(&mut net, short);

@@ -162,9 +162,7 @@ impl LocalTransactions {
     /// Sends the rollback of an own streaming transaction that the server has forgotten, until it is ordered.
     pub(crate) fn roll_back_orphan(&self, cx: &Context, id: TrxId) {
         self.rollbacks.remember(id, &[]);
-        if send_rollback(cx, id, &[]) != Status::OK {
-            self.rollbacks.sending_failed(id);
-        }
+        self.send_remembered(cx, id, &[]);
     }
 
     /// See [`Rollbacks::repeat_after`].
@@ -182,9 +180,14 @@ impl LocalTransactions {
     /// ordered, the second has no effect.
     pub(crate) fn repeat_rollbacks(&self, cx: &Context, all: bool) {
         for (id, data) in self.rollbacks.due(Instant::now(), all) {
-            if send_rollback(cx, id, &data) != Status::OK {
-                self.rollbacks.sending_failed(id);
-            }
+            self.send_remembered(cx, id, &data);
+        }
+    }
+
+    /// Sends a rollback fragment for which no caller waits. If that fails, it is soon sent again.
+    fn send_remembered(&self, cx: &Context, id: TrxId, data: &[u8]) {
+        if send_rollback(cx, id, data) != Status::OK {
+            self.rollbacks.sending_failed(id);
         }
     }
 

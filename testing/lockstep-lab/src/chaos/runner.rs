@@ -142,12 +142,14 @@ impl Runner {
         for server in cluster.servers.iter_mut().skip(1).take(chaos.learners) {
             vote(server, false)?;
         }
-        let has_small_disk = faults.iter().any(|fault| fault.needs_disk());
-        let disk = match (has_small_disk, cluster.servers.last()) {
+        let disk = match (faults.iter().any(|fault| fault.needs_disk()), cluster.servers.last()) {
             (true, Some(server)) => Some(Disk::under(server, &cluster)?),
             _ => None,
         };
-        if let (true, false, Some(server)) = (has_small_disk, galera, cluster.servers.last_mut()) {
+        if disk.is_some()
+            && !galera
+            && let Some(server) = cluster.servers.last_mut()
+        {
             fit_log(server)?;
         }
         let mut arbitrator = match chaos.arbitrator {

@@ -272,9 +272,9 @@ impl Transfers {
         let able = able_to_serve(ctx, own, &joiner, at_least);
         let (serving, stateless): (Vec<_>, Vec<_>) =
             able.into_iter().partition(|(_, hello)| may_serve(hello, position));
-        let mut candidates: Vec<(u8, MemberId, String)> = serving
+        let mut candidates: Vec<((bool, u8), MemberId, String)> = serving
             .into_iter()
-            .map(|(rank, hello)| (if hello.donates { rank } else { rank + 5 }, hello.id, hello.name.clone()))
+            .map(|(rank, hello)| ((!hello.donates, rank), hello.id, hello.name.clone()))
             .collect();
         candidates.sort();
         let named = names.iter().find_map(|name| candidates.iter().find(|c| c.2 == *name));
@@ -602,15 +602,29 @@ mod tests {
         assert!(!transfers.is_donating());
     }
 
+    fn until_all_are_synced(lab: &mut Lab) {
+        lab.until("all are Synced", 10_000_000, |lab| {
+            lab.nodes.iter().all(|node| node.member.local_state() == LocalState::Synced)
+        });
+    }
+
+    /// The member is to continue by its log, with a donor's confirmation.
+    fn restart_by_donor(lab: &mut Lab, at: usize) {
+        let state = lab.nodes[0].member.ctx.raft.committed_state();
+        let position = Gtid { uuid: state.history, seqno: state.seqno };
+        lab.restart(at, |args| {
+            args.position = position;
+            args.by_donor = true;
+        });
+    }
+
     #[test]
     fn stateless_member_is_never_chosen_as_donor() {
         let tuning = Tuning::default();
         let mut lab = Lab::new(1, &tuning);
         lab.add(&tuning, |hello| hello.donates = false);
         lab.add(&tuning, |_| {});
-        lab.until("all are Synced", 10_000_000, |lab| {
-            lab.nodes.iter().all(|node| node.member.local_state() == LocalState::Synced)
-        });
+        until_all_are_synced(&mut lab);
         lab.nodes[2].member.request_state(Bytes::from_static(b"request"), "n2".into());
         lab.until("nobody else is named", 5_000_000, |lab| {
             lab.logged("no donor yet (no member is Synced and free to donate; gcs.stateless=yes excludes n2)")
@@ -626,15 +640,8 @@ mod tests {
         let mut lab = Lab::empty();
         lab.add(&tuning, |hello| hello.donates = false);
         lab.add(&tuning, |_| {});
-        lab.until("all are Synced", 10_000_000, |lab| {
-            lab.nodes.iter().all(|node| node.member.local_state() == LocalState::Synced)
-        });
-        let state = lab.nodes[0].member.ctx.raft.committed_state();
-        let at = Gtid { uuid: state.history, seqno: state.seqno };
-        lab.restart(1, |args| {
-            args.position = at;
-            args.by_donor = true;
-        });
+        until_all_are_synced(&mut lab);
+        restart_by_donor(&mut lab, 1);
         lab.until("n1 confirms", 5_000_000, |lab| lab.logged("tells n2 to go on from"));
     }
 
@@ -645,15 +652,8 @@ mod tests {
         lab.add(&tuning, |hello| hello.donates = false);
         lab.add(&tuning, |_| {});
         lab.add(&tuning, |_| {});
-        lab.until("all are Synced", 10_000_000, |lab| {
-            lab.nodes.iter().all(|node| node.member.local_state() == LocalState::Synced)
-        });
-        let state = lab.nodes[0].member.ctx.raft.committed_state();
-        let at = Gtid { uuid: state.history, seqno: state.seqno };
-        lab.restart(3, |args| {
-            args.position = at;
-            args.by_donor = true;
-        });
+        until_all_are_synced(&mut lab);
+        restart_by_donor(&mut lab, 3);
         lab.until("n3 confirms", 5_000_000, |lab| lab.logged("n3 is to donate state to n4"));
     }
 
