@@ -5,7 +5,8 @@
 //!
 //! 1. After [`Log::sync`] has returned, everything written before survives a power cut.
 //! 2. [`Log::open`] reports a prefix of the records written. It contains every record that was synced and
-//!    not truncated since. If the files cannot prove that, opening fails and names the place.
+//!    not truncated since. If the files cannot prove that, opening fails and names the place. Only committed records
+//!    may be missing at the beginning, if they are damaged and the owner agrees.
 //! 3. A failed sync is final: the log refuses every later call, because the kernel may have dropped the
 //!    pages and the next sync would lie.
 //!
@@ -36,7 +37,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use format::{FORMAT_VERSION, MAX_BASE_BYTES, MAX_RECORD_BYTES};
 pub use log::{Log, peek_identity, peek_vote};
 pub use mem::{Fault, MemDisk, MemFile, MemLock};
-pub use open::{Cut, Recovered, Replay, quarantine, wipe};
+pub use open::{Cut, Recovered, Replay, Trimmed, quarantine, wipe};
 pub use reader::{LogReader, SegmentInfo};
 pub use real::{RealDisk, RealFile, try_space};
 pub use rescue::{read_rescue, rescue_number};

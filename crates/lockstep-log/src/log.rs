@@ -10,7 +10,7 @@ use crate::format::{
     encode_record, segment_name, segment_number,
 };
 use crate::id::{IdFile, Mark};
-use crate::open::{Access, Recovered, Replay, load, replay};
+use crate::open::{Access, Damage, Recovered, Replay, Trimmed, load, replay, set_aside};
 use crate::reader::{LogReader, Segment, SegmentInfo, Shared, Update};
 use crate::{Disk, DiskFile, Identity, Options, ReadError, Record, Reset, Vote, WriteOp};
 
@@ -108,6 +108,9 @@ pub fn peek_identity<D: Disk>(disk: &D) -> Result<Option<Identity>, OpenError> {
 impl<D: Disk> Log<D> {
     /// Opens the log in the disk's directory, or makes a new one in an empty directory. Everything is
     /// read and checked; `visitor` is shown the log from its oldest base on.
+    ///
+    /// If only committed entries are damaged, and the visitor agrees ([`Replay::Trim`]), the log begins above them from now
+    /// on: the segments below are quarantined, and [`Recovered::trimmed`] names them.
     pub fn open(
         disk: D,
         options: Options,
@@ -134,7 +137,7 @@ impl<D: Disk> Log<D> {
         let image = load(&disk, &id.slot, Access::Own)?;
 
         let highest = image.highest.max(id.slot.durable.segment);
-        let (cut, leftovers, synced) = (image.cut, image.leftovers, image.synced);
+        let (cut, leftovers, synced, damage) = (image.cut, image.leftovers, image.synced, image.damage);
         let mut log = Log {
             disk,
             options,
@@ -156,6 +159,19 @@ impl<D: Disk> Log<D> {
         }
         log.disk.sync_dir().map_err(io("sync the log directory"))?;
         replay(&log.reader(), &dir, visitor)?;
+        let trimmed = match damage {
+            Some(Damage { error, .. }) if visitor(Replay::Trim).is_err() => return Err(error),
+            // Before the floor: after a crash between the two, the segments are missing, which is the same damage. The
+            // other way round, the next open would remove them as leftovers.
+            Some(Damage { texts, files, .. }) => {
+                let aside = match &files[..] {
+                    [] => None,
+                    files => Some(set_aside(&log.disk, files).map_err(io("set damaged segments aside"))?),
+                };
+                Some(Trimmed { damage: texts, aside, files })
+            }
+            None => None,
+        };
 
         log.id.slot.incarnation += 1;
         let floor = log.shared.get().segments.first().map_or(log.id.slot.floor, Segment::number);
@@ -183,6 +199,7 @@ impl<D: Disk> Log<D> {
             start: log.shared.get().start(),
             last: log.tail.last,
             cut,
+            trimmed,
         };
         Ok((log, recovered))
     }

@@ -32,6 +32,8 @@ pub struct Recovered {
     pub last: (u64, u64),
     /// A write that a crash had torn, now cut off. Nothing in it had ever been synced.
     pub cut: Option<Cut>,
+    /// The log was damaged below `start`, and begins there now.
+    pub trimmed: Option<Trimmed>,
 }
 
 /// Where a torn write was cut off.
@@ -43,6 +45,19 @@ pub struct Cut {
     pub offset: u64,
     /// Why the bytes from there on are no valid record.
     pub reason: String,
+}
+
+/// The part of a damaged log that [`crate::Log::open`] has given up: all entries up to [`Recovered::start`], which are
+/// committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trimmed {
+    /// What is wrong with which file, the oldest first.
+    pub damage: Vec<String>,
+    /// The prefix of the names under which the segments below the new beginning are quarantined; `None` if no file was
+    /// left of them.
+    pub aside: Option<String>,
+    /// The names that they had.
+    pub files: Vec<String>,
 }
 
 /// An item that open passes to the visitor, in the order of the log.
@@ -60,6 +75,9 @@ pub enum Replay {
     },
     /// The next record.
     Record(Record),
+    /// The log is damaged below the first base, and is about to be trimmed to it: the items before this one, the last,
+    /// are all that stays. If the visitor refuses, nothing has changed, and open fails with the damage.
+    Trim,
 }
 
 /// The contents of the files.
@@ -72,6 +90,18 @@ pub(crate) struct Image<F> {
     pub(crate) leftovers: Vec<String>,
     /// The highest segment number seen.
     pub(crate) highest: u64,
+    /// The damage below `index`, if the log may begin there.
+    pub(crate) damage: Option<Damage>,
+}
+
+/// Damage below the first segment of an [`Image`].
+pub(crate) struct Damage {
+    /// Of the oldest damaged segment.
+    pub(crate) error: OpenError,
+    /// As [`Trimmed::damage`].
+    pub(crate) texts: Vec<String>,
+    /// The segments below the first one, oldest first.
+    pub(crate) files: Vec<String>,
 }
 
 /// Whether the log is ours, or a running server's that we may only look at.
@@ -84,41 +114,116 @@ pub(crate) enum Access {
 pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Image<D::File>, OpenError> {
     let dir = disk.describe();
     let names = disk.list().map_err(|e| OpenError::io(&dir, "list the log directory", e))?;
-    let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
-    let highest = numbers.iter().copied().max().unwrap_or(0);
+    let mut numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
+    numbers.sort_unstable();
+    let highest = numbers.last().copied().unwrap_or(0);
     let mut leftovers: Vec<String> =
         names.into_iter().filter(|n| n == ID_TMP || n == SEGMENT_TMP || n == SPARE_FILE).collect();
+    let below_floor = numbers.partition_point(|n| *n < slot.floor);
+    leftovers.extend(numbers.drain(..below_floor).map(segment_name));
 
+    // Damage, the oldest first as far as it is known. The log may begin above all of it.
+    let mut damage = Vec::new();
     let mut headers = BTreeMap::new();
-    for number in numbers {
-        let name = segment_name(number);
-        if number < slot.floor {
-            leftovers.push(name);
-            continue;
+    for &number in &numbers {
+        match read_head(disk, &dir, number, slot) {
+            Ok(head) => {
+                headers.insert(number, head);
+            }
+            Err(error) if error.is_loss() => {
+                headers.clear();
+                damage.push(error);
+            }
+            Err(error) => return Err(error),
         }
-        let file = disk.open(&name, false).map_err(|e| OpenError::io(&dir, format!("open {name}"), e))?;
-        let (header, salt) = read_header(&file).map_err(|e| header_error(&dir, &name, e))?;
-        if header.member_id != slot.member_id {
-            return Err(OpenError::OtherMember {
-                file: name,
-                found: header.member_id,
-                expected: slot.member_id,
-            });
-        }
-        if header.number != number {
-            let reason = format!("it is segment {} under another name", header.number);
-            return Err(OpenError::Corrupt { file: name, offset: 0, intact_to: 0, reason });
-        }
-        headers.insert(number, (header, salt, file));
     }
+    let live = chain_of(&headers, slot, &mut damage)?;
+    let chain = match read_chain(disk, slot, access, headers, &live, &mut damage) {
+        Ok(chain) => chain,
+        Err(error) => return Err(damage.into_iter().next().unwrap_or(error)),
+    };
+    let Chain { index, cut, synced } = chain;
 
-    let live = chain_of(&headers, slot)?;
-    for number in headers.keys().filter(|n| !live.contains(n)) {
-        leftovers.push(segment_name(*number));
+    let first = index.segments.first().map_or(0, Segment::number);
+    let last = index.segments.last().map_or(0, Segment::number);
+    let texts = damage.iter().map(damage_text).collect();
+    let damage = match damage.into_iter().next() {
+        Some(error) if access == Access::Own && may_begin(&index, slot) => {
+            let files = numbers.iter().filter(|n| **n < first).map(|n| segment_name(*n)).collect();
+            numbers.retain(|n| *n >= first);
+            Some(Damage { error, texts, files })
+        }
+        Some(error) => return Err(error),
+        None => None,
+    };
+    if access == Access::Own
+        && let Err(error) = check_complete(&index, slot, &live, damage.is_some())
+    {
+        return Err(damage.map_or(error, |damage| damage.error));
     }
-    let mut index = Index { segments: Vec::new() };
-    let mut image_cut = None;
-    let mut synced = 0;
+    // Void segments behind the last one, and those off the line.
+    let is_part = |n: &u64| live.contains(n) && *n <= last;
+    leftovers.extend(numbers.into_iter().filter(|n| !is_part(n)).map(segment_name));
+    Ok(Image { index, cut, synced, leftovers, highest, damage })
+}
+
+/// Whether a log may begin with the first segment *S* of `index`, although older segments are damaged or missing. The
+/// chain from *S* to the end is intact, and has passed all checks of an end.
+///
+/// It may if `lockstep.id.log` was written while *S* was part of the log, with a commit hint that the chain covers:
+/// `base <= hint <= last`.
+///
+/// - **Nothing is lost.** The entries below *S* are committed, so no election and no recovery of a tail needs them from
+///   this member: what it has acknowledged and may have to prove lies in the chain, or in the base of *S*.
+/// - ***S* is not void.** A truncation to index *t* reopens an older segment *k*, and makes the later ones void by a
+///   mark in *k* that the damage may hide. `Log::truncate` keeps in *k* every later segment whose base is at *t* or
+///   below, so each void one has a base above *t*, and loses the entry at its base. The mark of the slot names *S* or a
+///   later segment, and void segments are removed, durably, before a segment with a higher number is made. So *S* was
+///   part of the log when the slot was written, its entry at the base was committed by then, and a committed entry is
+///   not truncated later. (Beyond that, no owner goes on with a truncated log while void segments are there: both
+///   `Log::truncate` and `Log::open` remove them before they return.)
+/// - **It was not replaced.** A reset begins with the highest number, and raises the floor above *S* before it returns.
+/// - **The end is there.** What the hint covers had been synced, so an end below it is damaged, too.
+fn may_begin<F>(index: &Index<F>, slot: &Slot) -> bool {
+    let is_live = index.segments.first().is_some_and(|s| slot.durable.segment >= s.number());
+    is_live && (index.start().0..=index.last().0).contains(&slot.vote.commit_hint)
+}
+
+/// A segment's header, its salt, and its file.
+type Head<F> = (SegmentHeader, u32, F);
+
+fn read_head<D: Disk>(disk: &D, dir: &str, number: u64, slot: &Slot) -> Result<Head<D::File>, OpenError> {
+    let name = segment_name(number);
+    let file = disk.open(&name, false).map_err(|e| OpenError::io(dir, format!("open {name}"), e))?;
+    let (header, salt) = read_header(&file).map_err(|e| header_error(dir, &name, e))?;
+    if header.member_id != slot.member_id {
+        return Err(OpenError::OtherMember { file: name, found: header.member_id, expected: slot.member_id });
+    }
+    if header.number != number {
+        let reason = format!("it is segment {} under another name", header.number);
+        return Err(OpenError::Corrupt { file: name, offset: 0, intact_to: 0, reason });
+    }
+    Ok((header, salt, file))
+}
+
+/// The intact segments up to the end of the log.
+struct Chain<F> {
+    index: Index<F>,
+    cut: Option<Cut>,
+    synced: u64,
+}
+
+/// Reads the records of the `live` segments. If one but the last is damaged, the chain begins again behind it.
+fn read_chain<D: Disk>(
+    disk: &D,
+    slot: &Slot,
+    access: Access,
+    mut headers: BTreeMap<u64, Head<D::File>>,
+    live: &[u64],
+    damage: &mut Vec<OpenError>,
+) -> Result<Chain<D::File>, OpenError> {
+    let dir = disk.describe();
+    let mut chain = Chain { index: Index { segments: Vec::new() }, cut: None, synced: 0 };
     for (i, number) in live.iter().enumerate() {
         let Some((header, salt, file)) = headers.remove(number) else { continue };
         let seal = live.get(i + 1).and_then(|next| headers.get(next)).map(|(h, _, _)| Seal {
@@ -130,24 +235,25 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
         let name = segment.name();
         let io = |e: io::Error| OpenError::io(&dir, format!("read {name}"), e);
         let scanned = scan(&mut segment, seal).map_err(io)?;
-        synced = scanned.synced;
+        chain.synced = scanned.synced;
         let corrupt = |segment: &Segment<D::File>, reason: String| OpenError::Corrupt {
             file: name.clone(),
             offset: segment.end,
             intact_to: segment.last.0,
             reason,
         };
-        if scanned.reopened {
-            leftovers.extend(live[i + 1..].iter().map(|n| segment_name(*n)));
-        } else if seal.is_some() {
-            match scanned.stop {
+        if seal.is_some() && !scanned.reopened {
+            let reason = match scanned.stop {
                 Stop::Sealed => {
-                    index.push(segment);
+                    chain.index.push(segment);
                     continue;
                 }
-                Stop::Broken(reason) => return Err(corrupt(&segment, reason.to_string())),
-                Stop::Clean => return Err(corrupt(&segment, "records are missing".to_string())),
-            }
+                Stop::Broken(reason) => reason,
+                Stop::Clean => "records are missing",
+            };
+            damage.push(corrupt(&segment, reason.to_string()));
+            chain.index.segments.clear();
+            continue;
         }
         // This is the last segment of the log: a broken record may be a torn write.
         if access == Access::Own && disk.planted() != Some(Planted::AnyEndIsTorn) {
@@ -162,15 +268,23 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
             }
         }
         if let Stop::Broken(reason) = scanned.stop {
-            image_cut = Some(Cut { file: name.clone(), offset: segment.end, reason: reason.to_string() });
+            chain.cut = Some(Cut { file: name.clone(), offset: segment.end, reason: reason.to_string() });
         }
-        index.push(segment);
+        chain.index.push(segment);
         break;
     }
-    if access == Access::Own {
-        check_complete(&index, slot, &live)?;
+    Ok(chain)
+}
+
+/// The damage without what to do about it.
+fn damage_text(error: &OpenError) -> String {
+    match error {
+        OpenError::Corrupt { file, offset, reason, .. } => {
+            format!("{file} is corrupt at byte {offset} ({reason})")
+        }
+        OpenError::MissingSegment { file, reason } => format!("{file} is missing ({reason})"),
+        error => error.to_string(),
     }
-    Ok(Image { index, cut: image_cut, synced, leftovers, highest })
 }
 
 fn text(scanned: &Scanned) -> &'static str {
@@ -194,10 +308,13 @@ fn header_error(dir: &str, name: &str, error: HeadError) -> OpenError {
     OpenError::Corrupt { file: name.to_string(), offset: 0, intact_to: 0, reason: reason.to_string() }
 }
 
-type Heads<F> = BTreeMap<u64, (SegmentHeader, u32, F)>;
-
-/// The segments of the log, oldest first: from the highest number back, each names the one before.
-fn chain_of<F>(headers: &Heads<F>, slot: &Slot) -> Result<Vec<u64>, OpenError> {
+/// The segments of the log, oldest first: from the highest number back, each names the one before. They begin above the
+/// damage, if there is any: a missing one joins it.
+fn chain_of<F>(
+    headers: &BTreeMap<u64, Head<F>>,
+    slot: &Slot,
+    damage: &mut Vec<OpenError>,
+) -> Result<Vec<u64>, OpenError> {
     let mut live = Vec::new();
     let mut at = headers.keys().next_back().copied();
     while let Some(number) = at {
@@ -206,11 +323,19 @@ fn chain_of<F>(headers: &Heads<F>, slot: &Slot) -> Result<Vec<u64>, OpenError> {
         if prev == 0 || prev < slot.floor || number == slot.floor {
             break;
         }
-        if prev >= number || !headers.contains_key(&prev) {
-            return Err(OpenError::MissingSegment {
-                file: segment_name(prev),
-                reason: format!("{} continues it", segment_name(number)),
-            });
+        let missing = || OpenError::MissingSegment {
+            file: segment_name(prev),
+            reason: format!("{} continues it", segment_name(number)),
+        };
+        if prev >= number {
+            return Err(missing());
+        }
+        if !headers.contains_key(&prev) {
+            // One with a damaged header is reported already.
+            if damage.is_empty() {
+                damage.push(missing());
+            }
+            break;
         }
         at = Some(prev);
     }
@@ -219,14 +344,15 @@ fn chain_of<F>(headers: &Heads<F>, slot: &Slot) -> Result<Vec<u64>, OpenError> {
     Ok(live)
 }
 
-/// Fails unless the log reaches as far as `lockstep.id.log` says.
-fn check_complete<F>(index: &Index<F>, slot: &Slot, live: &[u64]) -> Result<(), OpenError> {
+/// Fails unless the log reaches as far as `lockstep.id.log` says. `trimmed`: it begins above the floor, for a known
+/// reason.
+fn check_complete<F>(index: &Index<F>, slot: &Slot, live: &[u64], trimmed: bool) -> Result<(), OpenError> {
     let missing = |number, reason: &str| {
         Err(OpenError::MissingSegment { file: segment_name(number), reason: reason.to_string() })
     };
     let first = index.segments.first().map_or(0, Segment::number);
     let started_over = index.segments.first().is_some_and(|s| s.header.prev_number == 0);
-    if slot.floor != 0 && first != slot.floor && !(first > slot.floor && started_over) {
+    if slot.floor != 0 && first != slot.floor && !(first > slot.floor && (started_over || trimmed)) {
         return missing(slot.floor, "lockstep.id.log says that the log begins with it");
     }
     let highest = live.last().copied().unwrap_or(0);
@@ -310,24 +436,36 @@ pub fn quarantine<D: Disk>(disk: &D) -> Result<String, OpenError> {
     let io = |e| OpenError::io(&dir, "set the damaged log aside", e);
     let _lock = disk.lock().map_err(io)?.ok_or_else(|| OpenError::Locked { dir: dir.clone() })?;
     let names = disk.list().map_err(io)?;
-    let set_of = |name: &str| name.strip_prefix(QUARANTINED)?.split('.').next()?.parse::<u64>().ok();
-    let number = names.iter().filter_map(|name| set_of(name)).max().unwrap_or(0) + 1;
-    let prefix = format!("{QUARANTINED}{number}");
     // The id goes first: after a crash the remaining files belong to no member.
     let mut files: Vec<&String> =
         names.iter().filter(|n| **n == ID_FILE || segment_number(n).is_some()).collect();
     files.sort_by_key(|name| **name != ID_FILE);
-    for name in files {
-        let rest = name.strip_prefix("lockstep.").unwrap_or(name);
-        disk.rename(name, &format!("{prefix}.{rest}")).map_err(io)?;
-        disk.sync_dir().map_err(io)?;
-    }
-    for name in &names {
-        let old = set_of(name).is_some_and(|set| set + SETS_KEPT <= number);
-        if old || [ID_TMP, SEGMENT_TMP, SPARE_FILE].contains(&name.as_str()) {
-            disk.remove(name).map_err(io)?;
-        }
+    let prefix = set_aside(disk, files).map_err(io)?;
+    for name in names.iter().filter(|n| [ID_TMP, SEGMENT_TMP, SPARE_FILE].contains(&n.as_str())) {
+        disk.remove(name).map_err(io)?;
     }
     disk.sync_dir().map_err(io)?;
+    Ok(prefix)
+}
+
+/// Renames the files to a new quarantined set, durably and in this order, and removes all sets but the last
+/// [`SETS_KEPT`]. Returns the prefix of the new names.
+pub(crate) fn set_aside<'a, D: Disk>(
+    disk: &D,
+    files: impl IntoIterator<Item = &'a String>,
+) -> io::Result<String> {
+    let names = disk.list()?;
+    let set_of = |name: &str| name.strip_prefix(QUARANTINED)?.split('.').next()?.parse::<u64>().ok();
+    let number = names.iter().filter_map(|name| set_of(name)).max().unwrap_or(0) + 1;
+    let prefix = format!("{QUARANTINED}{number}");
+    for name in files {
+        let rest = name.strip_prefix("lockstep.").unwrap_or(name);
+        disk.rename(name, &format!("{prefix}.{rest}"))?;
+        disk.sync_dir()?;
+    }
+    for name in names.iter().filter(|name| set_of(name).is_some_and(|set| set + SETS_KEPT <= number)) {
+        disk.remove(name)?;
+    }
+    disk.sync_dir()?;
     Ok(prefix)
 }

@@ -236,6 +236,8 @@ fn rescue<D: Disk + Clone>(disk: &D, branch: Option<&Superseded>) -> Result<Resc
         Replay::Record(record) => builder
             .record(record.index, record.term, record.body)
             .map_err(|e| format!("entry {} {e}", record.index)),
+        // It is given up as a whole.
+        Replay::Trim => Err("it is damaged".to_owned()),
     };
     let (mut log, _) = Log::open(disk.clone(), Options::default(), &mut visit)?;
     let Some(Restored { committed: Some(mut base), tail, .. }) = builder.finish(Vote::default()) else {
@@ -273,6 +275,7 @@ fn rescue<D: Disk + Clone>(disk: &D, branch: Option<&Superseded>) -> Result<Resc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::config;
     use lockstep_core::members::Membership;
     use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId};
@@ -325,34 +328,6 @@ mod tests {
         log.write(lockstep_log::WriteOp { reset: Some(reset), records, ..Default::default() }).unwrap();
         log.close().unwrap();
         disk
-    }
-
-    fn config(dir: &Path) -> NodeConfig {
-        NodeConfig {
-            name: "n1".into(),
-            data_dir: dir.to_owned(),
-            log_dir: None,
-            listen: "127.0.0.1:0".into(),
-            address: "127.0.0.1:1".into(),
-            incoming: String::new(),
-            zone: 0,
-            wants_vote: true,
-            may_begin_anew: true,
-            arbitrator: false,
-            donates: true,
-            hold: None,
-            thread_begins: None,
-            tuning: crate::api::Tuning::default(),
-            tls: None,
-            status_address: None,
-            logger: std::sync::Arc::new(|_, _| {}),
-            front_end_stats: None,
-            allowed: None,
-            progress: None,
-            event: None,
-            policy_changed: None,
-            end_server: None,
-        }
     }
 
     /// A log is kept where nobody of the branch is there any more, and given up where somebody is.

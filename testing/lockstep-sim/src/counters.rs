@@ -34,6 +34,8 @@ pub struct Counters {
     pub transfers: u64,
     /// Logs that were found damaged.
     pub damaged_logs: u64,
+    /// Logs of which only old segments were damaged: they went on without those.
+    pub trimmed_logs: u64,
     /// Members that came back under a new id.
     pub identities: u64,
     /// Starts that failed on the way and were tried again.
@@ -80,6 +82,7 @@ impl Counters {
             longest_election,
             transfers,
             damaged_logs,
+            trimmed_logs,
             identities,
             failed_starts,
             early,
@@ -118,6 +121,7 @@ impl Counters {
         self.longest_election = self.longest_election.max(*longest_election);
         self.transfers += transfers;
         self.damaged_logs += damaged_logs;
+        self.trimmed_logs += trimmed_logs;
         self.identities += identities;
         self.failed_starts += failed_starts;
         self.by_kind.iter_mut().zip(by_kind).for_each(|(sum, n)| *sum += n);

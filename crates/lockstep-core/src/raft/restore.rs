@@ -2,6 +2,7 @@
 
 use super::log::{Gap, Log};
 use super::write::Vote;
+use crate::certify::reaches;
 use crate::codec::DecodeError;
 use crate::snapshot::StateSnapshot;
 use crate::types::*;
@@ -133,6 +134,12 @@ impl RestoreBuilder {
             self.entries.push(entry);
         }
         Ok(())
+    }
+
+    /// Whether certification can go on from what was read: see [`reaches`].
+    pub fn reaches_back(&self) -> bool {
+        let first = self.bases.first().map(|(base, _)| base);
+        first.zip(self.committed.as_ref()).is_some_and(|(base, committed)| reaches(base, committed))
     }
 
     /// All has been read. `None` where there was nothing: no log and no vote.

@@ -40,6 +40,7 @@ pub fn collect<D: Disk>(disk: &D, options: Options) -> Result<(Log<D>, Found), O
         match item {
             Replay::Base { index, term, base } => bases.push((index, term, base)),
             Replay::Record(r) => records.push(r),
+            Replay::Trim => {}
         }
         Ok(())
     })?;

@@ -40,6 +40,10 @@ impl<D: Disk> Opened<D> {
                 }
                 builder.record(index, term, body).map_err(trouble)
             }
+            // As log retention, which removes no segment that certification needs: neither this member nor one that
+            // gets its log from here could certify from the first base on.
+            Replay::Trim if builder.reaches_back() => Ok(()),
+            Replay::Trim => Err("certification begins below it".to_owned()),
         };
         let (log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
         marks.extend(note);

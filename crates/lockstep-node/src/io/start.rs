@@ -22,8 +22,8 @@ use crate::uuids::{random_uuid, timed_uuid};
 use crate::wire::Hello;
 use bytes::Bytes;
 use lockstep_core::raft::{Config, Failpoints, Raft};
-use lockstep_core::{Micros, SEQNO_UNDEFINED, Seqno, Uuid};
-use lockstep_log::{Disk, Options, RealDisk};
+use lockstep_core::{Index, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
+use lockstep_log::{Disk, Options, RealDisk, Trimmed};
 use lockstep_net::{Address, Reactor, TlsConfig};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -139,7 +139,8 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
     Ok(Started { shared, node_thread, log_thread, log_end })
 }
 
-/// Opens the log. A damaged one is set aside where the configuration allows it.
+/// Opens the log. If only old segments are damaged, the log goes on without them. Another damaged log is set aside where
+/// the configuration allows it.
 fn open_log<D: Disk>(disk: &D, options: Options, config: &NodeConfig) -> Result<Opened<D>, NodeError> {
     let opened = match Opened::new(disk, options.clone()) {
         Err(error) if error.is_loss() && config.may_begin_anew => {
@@ -163,7 +164,25 @@ fn open_log<D: Disk>(disk: &D, options: Options, config: &NodeConfig) -> Result<
         );
         (config.logger)(Level::Info, &text);
     }
+    if let Some(trimmed) = &opened.recovered.trimmed {
+        (config.logger)(Level::Warn, &trimmed_text(trimmed, opened.recovered.start.0));
+    }
     Ok(opened)
+}
+
+fn trimmed_text(trimmed: &Trimmed, upto: Index) -> String {
+    let Trimmed { damage, aside, files } = trimmed;
+    let aside = match (aside, &files[..]) {
+        (Some(aside), [first, .., last]) => format!("{first} to {last} are set aside as {aside}.*"),
+        (Some(aside), _) => format!("{} is set aside as {aside}.*", files.join(", ")),
+        (None, _) => "Nothing else of it was left".to_owned(),
+    };
+    format!(
+        "the old part of this member's log is damaged: {}. {aside}. The log begins after index {upto} now. All entries \
+         up to there are committed, so the cluster has lost nothing, and this member keeps its identity and its vote. \
+         If its data are older than the log, they are replaced by a state transfer. Check the disk",
+        damage.join(", ")
+    )
 }
 
 /// Makes the sockets of the status service, and the reactor for all.
@@ -191,4 +210,89 @@ fn make_reactor(
         reactor.serve_tcp(&address).map_err(|e| NodeError::Setup(format!("status.address: {e}")))?;
     }
     Ok(reactor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records;
+    use crate::testing::config;
+    use lockstep_core::members::Membership;
+    use lockstep_core::snapshot::{StateSnapshot, TrimMark};
+    use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId};
+    use lockstep_log::{Log, MemDisk, WriteOp};
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    /// Three segments of three entries: two write-sets and a trim mark up to the second one. `committed` is known to be.
+    fn log_of_three_segments(committed: Index) -> MemDisk {
+        let disk = MemDisk::new();
+        let options = Options { new_member_id: [1; 16], ..Options::default() };
+        let (mut log, _) = Log::open(disk.clone(), options, &mut |_| Ok(())).unwrap();
+        let mut state = StateSnapshot::genesis(Uuid([2; 16]), 0, Membership::default());
+        log.write(WriteOp { reset: Some(records::reset(&state)), ..WriteOp::default() }).unwrap();
+        for _ in 0..3 {
+            let roll = (state.index > 0).then(|| state.to_bytes());
+            let mut entry = |kind: EntryKind| {
+                let seqno = state.seqno + kind.takes_seqno() as i64;
+                let payload = match kind {
+                    EntryKind::Trim => {
+                        TrimMark { trim: seqno, verdicts_to: seqno, failed: Vec::new() }.to_payload()
+                    }
+                    _ => Bytes::from_static(b"row"),
+                };
+                let (index, proposal) = (state.index + 1, ProposalId::default());
+                let entry =
+                    Entry::new(EntryHeader { index, term: 1, kind, seqno, proposal, time: 0 }, &payload);
+                state.apply(&entry).unwrap();
+                records::record(&entry)
+            };
+            let records = [EntryKind::WriteSet, EntryKind::WriteSet, EntryKind::Trim].map(&mut entry);
+            log.write(WriteOp { roll, records: records.to_vec(), ..WriteOp::default() }).unwrap();
+        }
+        log.sync().unwrap();
+        log.note_committed(committed).unwrap();
+        log.close().unwrap();
+        disk
+    }
+
+    /// Opens the log with its second segment damaged. The member's id, the index at which the log begins, and the lines of
+    /// the error log.
+    fn opened_with_damage(committed: Index) -> ([u8; 16], Index, Vec<(Level, String)>) {
+        let disk = log_of_three_segments(committed);
+        assert!(disk.corrupt("lockstep.0000000000000002.log", 20, 1));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept = lines.clone();
+        let logger = Arc::new(move |level, text: &str| kept.lock().unwrap().push((level, text.to_owned())));
+        let config = NodeConfig { logger, ..config(Path::new("unused")) };
+        let options = Options { new_member_id: [9; 16], ..Options::default() };
+        let Opened { log, recovered, .. } = open_log(&disk, options, &config).unwrap();
+        drop(log);
+        let lines = lines.lock().unwrap().clone();
+        (recovered.identity.member_id, recovered.start.0, lines)
+    }
+
+    #[test]
+    fn member_with_old_segment_damaged_keeps_identity() {
+        let (id, begins, lines) = opened_with_damage(9);
+        assert_eq!((id, begins), ([1; 16], 6));
+        let [(Level::Warn, line)] = &lines[..] else { panic!("{lines:?}") };
+        assert!(line.contains("lockstep.0000000000000002.log is corrupt at byte 0"), "{line}");
+        assert!(
+            line.contains(
+                "lockstep.0000000000000001.log to lockstep.0000000000000002.log are set aside as lockstep.damaged.1.*"
+            ),
+            "{line}"
+        );
+        assert!(line.contains("begins after index 6"), "{line}");
+    }
+
+    /// The mark before the last committed one is at seqno 2, and the third segment begins after seqno 4.
+    #[test]
+    fn damage_that_certification_needs_gives_up_log() {
+        let (id, begins, lines) = opened_with_damage(8);
+        assert_eq!((id, begins), ([9; 16], 0));
+        let [(Level::Warn, line)] = &lines[..] else { panic!("{lines:?}") };
+        assert!(line.contains("cannot vouch for what it had acknowledged"), "{line}");
+    }
 }

@@ -1,10 +1,11 @@
-//! Logs that are damaged or lost: the member comes back by itself, under a new identity, and nothing is lost.
+//! Logs that are damaged or lost: the member comes back by itself, and nothing is lost. It has a new identity, unless only
+//! old segments are damaged.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_lab::Cluster;
-use lockstep_local::{LocalError, Server};
+use lockstep_local::{LocalError, START_TIMEOUT, Server};
 
 use crate::fixture::{Kind, Test, alone, eventually, kind, same, shared, spec};
 use crate::rejoin::{mark, others_see, unmark};
@@ -46,8 +47,9 @@ fn identity(server: &Server) -> Result<Vec<u8>, LocalError> {
 /// What happens to the log of a member that was killed under load.
 type Harm = fn(&Server) -> Test;
 
+/// Damages the last segment, which no later one can stand in for.
 pub(crate) fn in_the_midst(server: &Server) -> Test {
-    flip(&log_files(&server.datadir())?[1], 20_000)
+    flip(log_files(&server.datadir())?.last().expect("a log has files"), 20_000)
 }
 
 fn of_the_identity(server: &Server) -> Test {
@@ -145,5 +147,64 @@ fn damaged_log_cannot_found_cluster() -> Test {
     server.wait_ended(Duration::from_secs(30))?;
     assert!(server.log().contains("is corrupt at byte"), "{}", server.log_tail(30));
     same("files of the log", log_files(&server.datadir())?.len() >= 2, true);
+    Ok(())
+}
+
+/// All die, and the old segments of all logs are damaged. Each member goes on with the rest of its log, as the voter that it
+/// was, and no operator has to act.
+#[test]
+fn members_with_damaged_old_segments_keep_their_ids() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _alone = alone();
+    let mut spec = spec();
+    spec.provider_options.push(("log.segment".into(), "1M".into()));
+    let mut cluster = Cluster::start(&spec)?;
+    let mut client = cluster.servers[0].client()?;
+    client.run(&["CREATE DATABASE test", "CREATE TABLE test.t (id INT PRIMARY KEY, pad LONGBLOB)"])?;
+    for id in 0..20 {
+        client.query(&format!("INSERT INTO test.t VALUES ({id}, REPEAT('x', 200000))"))?;
+    }
+    // Certification needs somewhat more than the last 2048 seqnos.
+    for id in 100..4100 {
+        client.query(&format!("INSERT INTO test.t VALUES ({id}, '')"))?;
+    }
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 4020);
+    // The commit hint is up to a second old.
+    std::thread::sleep(Duration::from_secs(3));
+    mark(&cluster.servers[1])?;
+    let ids = cluster.servers.iter().map(identity).collect::<Result<Vec<_>, _>>()?;
+    for server in &mut cluster.servers {
+        server.kill();
+    }
+    for server in &cluster.servers {
+        let files = log_files(&server.datadir())?;
+        assert!(files.len() > 4, "a log of several segments: {files:?}");
+        flip(&files[1], 20_000)?;
+    }
+    for server in &mut cluster.servers {
+        server.spawn(&[])?;
+    }
+    for server in &mut cluster.servers {
+        server.wait_ready(START_TIMEOUT)?;
+    }
+    cluster.wait_size(3)?;
+    let now = cluster.servers.iter().map(identity).collect::<Result<Vec<_>, _>>()?;
+    same("identities", now, ids);
+    for server in &cluster.servers {
+        assert!(
+            server
+                .log()
+                .contains("the old part of this member's log is damaged: lockstep.0000000000000001.log"),
+            "{}",
+            server.log_tail(40)
+        );
+        assert!(server.datadir().join("lockstep.damaged.1.0000000000000001.log").exists());
+        assert!(!server.datadir().join("lockstep.damaged.1.id.log").exists());
+    }
+    assert!(unmark(&cluster.servers[1])?, "the database was copied");
+    cluster.servers[2].query("INSERT INTO test.t VALUES (5000, '')")?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 4021);
     Ok(())
 }

@@ -118,6 +118,19 @@ impl World {
             Name(at + 1),
             recovered.identity
         );
+        if let Some(trimmed) = &recovered.trimmed {
+            let committed = self.history.as_ref().map_or(0, |history| history.state().index);
+            hold!(
+                damaged && recovered.start.0 <= committed,
+                "only damaged segments of committed entries are given up",
+                "{}: damaged is {damaged}, committed is {committed}, {recovered:?}",
+                Name(at + 1)
+            );
+            self.counters.trimmed_logs += 1;
+            let text = format!("its log goes on after {}: {}", recovered.start.0, trimmed.damage.join(", "));
+            self.say(at, format_args!("{text}"));
+        }
+        let node = &mut self.nodes[at];
         let certain = !damaged && !life.is_multiple_of(8) && node.book.only_appends();
         let found = read_log(&started, &node.book.durable.mirror, certain)?;
         let vote = (recovered.vote.term, recovered.vote.voted_for.map(Uuid));
