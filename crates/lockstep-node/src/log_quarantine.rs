@@ -338,7 +338,7 @@ mod tests {
             zone: 0,
             wants_vote: true,
             may_begin_anew: true,
-            arbitrator: false,
+            front_end: crate::api::FrontEnd::Database,
             donates: true,
             hold: None,
             thread_begins: None,

@@ -60,7 +60,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         zone: 0,
         wants_vote: true,
         may_begin_anew: true,
-        arbitrator: false,
+        front_end: FrontEnd::Database,
         donates: true,
         hold: None,
         thread_begins: None,
