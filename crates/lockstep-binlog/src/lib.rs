@@ -1,0 +1,3 @@
+//! The binlog front end.
+
+pub mod stream;
