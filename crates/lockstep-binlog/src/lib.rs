@@ -4,9 +4,11 @@
 //!
 //! - [`event`] builds and parses binlog events. It performs no I/O.
 //! - [`gtid`] has GTIDs, a replica's GTID state and the state of a stream.
+//! - [`library`] is a directory of binlog files with one writer and many readers.
 //!
 //! The crate knows nothing of the cluster. Its caller turns write-sets into event groups and appends them.
 //!
+//! **Invariant**: readers see whole event groups only. The writer publishes the end of a group, never a position inside it.
 
 #![warn(missing_docs, unreachable_pub)]
 #![forbid(unsafe_code)]
@@ -14,5 +16,7 @@
 pub mod codec;
 pub mod event;
 pub mod gtid;
+pub mod library;
 
 pub use gtid::{Gtid, ReplicaState, StreamState};
+pub use library::{Library, Position, Writer};
