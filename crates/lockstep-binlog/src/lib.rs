@@ -5,6 +5,7 @@
 //! - [`event`] builds and parses binlog events. It performs no I/O.
 //! - [`gtid`] has GTIDs, a replica's GTID state and the state of a stream.
 //! - [`library`] is a directory of binlog files with one writer and many readers.
+//! - [`wire`] serves a library to replicas and tools, as a MariaDB server would.
 //!
 //! The crate knows nothing of the cluster. Its caller turns write-sets into event groups and appends them.
 //!
@@ -15,8 +16,11 @@
 
 pub mod codec;
 pub mod event;
+#[cfg(test)]
+mod fuzz;
 pub mod gtid;
 pub mod library;
+pub mod wire;
 
 pub use gtid::{Gtid, ReplicaState, StreamState};
 pub use library::{Library, Position, Writer};
