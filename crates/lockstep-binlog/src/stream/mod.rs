@@ -16,9 +16,11 @@ mod source_events;
 
 pub use group::Group;
 
+use crate::event::gtid_flag;
+use crate::gtid::Gtid;
 use bytes::Bytes;
 use commit_groups::CommitGroups;
-use group::{Body, FL_ALLOW_PARALLEL, FL_DDL, FL_STANDALONE, FL_TRANSACTIONAL};
+use group::Body;
 use lockstep_core::writeset::{WriteSet, flags};
 use lockstep_core::{Seqno, Uuid, ViewUuid};
 use source_events::{Source, SourceError, SourceEvent, source_events};
@@ -307,9 +309,9 @@ impl Stream {
             false => self.commit_groups.join(seqno, &writeset.keys().collect::<Vec<_>>()),
         };
         let flags = match (is_ddl, is_alone) {
-            (true, _) => FL_DDL,
-            (false, true) => FL_TRANSACTIONAL,
-            (false, false) => FL_TRANSACTIONAL | FL_ALLOW_PARALLEL,
+            (true, _) => gtid_flag::DDL,
+            (false, true) => gtid_flag::TRANSACTIONAL,
+            (false, false) => gtid_flag::TRANSACTIONAL | gtid_flag::ALLOW_PARALLEL,
         };
         self.group(seqno, flags, commit_id, Body::Transaction(events)).map(Some)
     }
@@ -333,12 +335,14 @@ impl Stream {
         if events.is_empty() {
             return Ok(None);
         }
-        self.group(seqno, FL_STANDALONE | FL_DDL, commit_id, Body::Statement(events)).map(Some)
+        self.group(seqno, gtid_flag::STANDALONE | gtid_flag::DDL, commit_id, Body::Statement(events))
+            .map(Some)
     }
 
     fn group(&self, seqno: Seqno, flags: u8, commit_id: u64, body: Body) -> Result<Group, StreamError> {
-        let group = Group::new((self.domain, self.server_id, seqno as u64), flags, commit_id, body);
-        match group.len() > group::LEN_MAX {
+        let gtid = Gtid { domain: self.domain, server: self.server_id, seqno: seqno as u64 };
+        let group = Group::new(gtid, flags, commit_id, body);
+        match group.encoded_len() > group::LEN_MAX {
             true => Err(StreamError::GroupTooLarge(seqno)),
             false => Ok(group),
         }

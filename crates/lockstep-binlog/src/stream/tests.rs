@@ -29,13 +29,13 @@ fn stream() -> Stream {
 }
 
 fn seqnos(groups: &[Group]) -> Vec<u64> {
-    groups.iter().map(Group::seqno).collect()
+    groups.iter().map(|group| group.gtid().seqno).collect()
 }
 
 /// The types of the events in a group, with checked lengths, positions and checksums.
 fn kinds(group: &Group, position: u32) -> Vec<u8> {
-    let bytes = group.encode(position);
-    assert_eq!(bytes.len() as u64, group.len());
+    let bytes = group.encode(position.into()).unwrap();
+    assert_eq!(bytes.len() as u64, group.encoded_len());
     let (mut at, mut kinds) = (0, Vec::new());
     while at < bytes.len() {
         let word = |from: usize| u32::from_le_bytes(bytes[at + from..at + from + 4].try_into().unwrap());
@@ -132,7 +132,7 @@ fn failed_statement_with_effect_has_error_code() {
     let error = "Unknown table 'shop.b', Error_code: 1051;";
     stream.on_item(ddl(1, "DROP TABLE a, b")).unwrap();
     let groups = stream.on_result(1, Some(error.into())).unwrap();
-    let bytes = groups[0].encode(4);
+    let bytes = groups[0].encode(4).unwrap();
     let body = 44 + 19;
     assert_eq!(u16::from_le_bytes([bytes[body + 9], bytes[body + 10]]), 1051);
 }
@@ -151,7 +151,10 @@ fn groups_do_not_depend_on_where_stream_began() {
     let all = |from: Seqno| {
         let mut stream = Stream::new(1, HISTORY, from);
         let later = items.iter().filter(|item| item.seqno() > from).cloned();
-        later.flat_map(|item| stream.on_item(item).unwrap()).map(|group| group.encode(4)).collect::<Vec<_>>()
+        later
+            .flat_map(|item| stream.on_item(item).unwrap())
+            .map(|group| group.encode(4).unwrap())
+            .collect::<Vec<_>>()
     };
     let (whole, later) = (all(0), all(128));
     assert_eq!(whole[128..], later[..], "129 begins a block");
@@ -164,8 +167,8 @@ fn schema_change_in_transaction_is_marked() {
     let item = Item::WriteSet { seqno: 1, pass: true, writeset: writeset(WHOLE, 1, "a", &data) };
     let groups = stream().on_item(item).unwrap();
     assert_eq!(kinds(&groups[0], 4), [162, 2, 23, 16]);
-    let flags = groups[0].encode(4)[19 + 12];
-    assert_eq!(flags & (FL_DDL | FL_ALLOW_PARALLEL), FL_DDL);
+    let flags = groups[0].encode(4).unwrap()[19 + 12];
+    assert_eq!(flags & (gtid_flag::DDL | gtid_flag::ALLOW_PARALLEL), gtid_flag::DDL);
 }
 
 #[test]

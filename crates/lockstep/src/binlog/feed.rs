@@ -4,9 +4,9 @@
 //! instance has the same files. An instance whose first entry is not at such a border writes nothing until the next one,
 //! unless it has the log from its beginning.
 
-use lockstep_binlog::event::{FormatDescription, Stamp};
+use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
 use lockstep_binlog::stream::{Group, Item, Stream};
-use lockstep_binlog::{Gtid as BinlogGtid, StreamState, Writer};
+use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState, Writer};
 use lockstep_node::core::members::View;
 use lockstep_node::core::{EntryKind, Gtid, Seqno, Uuid};
 use lockstep_node::{Delivery, Node, Ordered, StatementResult, ViewInfo, ViewStatus};
@@ -19,6 +19,8 @@ pub(super) const FILE_SEQNOS: Seqno = 1 << 16;
 const FILE_BYTES: u64 = 1 << 30;
 /// Files of one block of seqnos are numbered within it.
 const FILES_OF_BLOCK: u64 = 100;
+/// The server's version in format descriptions: part of the files, so the same on every instance.
+pub(super) const VERSION: &str = "10.11.0-MariaDB-lockstep";
 /// How often the files are synced, and the position is saved.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Groups are written together up to this size.
@@ -191,11 +193,11 @@ impl Feed {
     /// Adds groups that the library does not have yet.
     fn write(&mut self, groups: Vec<Group>) -> Result<(), String> {
         for group in groups {
-            let seqno = group.seqno() as Seqno;
+            let seqno = group.gtid().seqno as Seqno;
             if seqno > self.written {
                 self.open_file_for(&group)?;
                 let end = self.writer.end().map_or(0, |end| end.offset) + self.buffer.len() as u64;
-                self.buffer.extend(group.encode(end as u32));
+                self.buffer.extend(group.encode(end).map_err(|e| e.to_string())?);
                 self.written = seqno;
             }
             if self.buffer.len() >= BUFFER_BYTES {
@@ -207,7 +209,7 @@ impl Feed {
 
     /// Begins the file in which this group belongs, unless it is the current one.
     fn open_file_for(&mut self, group: &Group) -> Result<(), String> {
-        let block = (group.seqno() - 1) / FILE_SEQNOS as u64;
+        let block = (group.gtid().seqno - 1) / FILE_SEQNOS as u64;
         let first = block * FILES_OF_BLOCK + 1;
         let next = match self.writer.end() {
             None => first,
@@ -222,11 +224,17 @@ impl Feed {
         let server_id = self.stream.as_ref().map_or(0, Stream::server_id);
         let timestamp = group.timestamp();
         // Holes count as present, so that an instance that begins here writes the same.
-        let before = match group.seqno() - 1 {
+        let before = match group.gtid().seqno - 1 {
             0 => StreamState::default(),
-            seqno => StreamState::from_iter([BinlogGtid { domain: self.domain, server: server_id, seqno }]),
+            seqno => StreamState::from_list(&[BinlogGtid { domain: self.domain, server: server_id, seqno }]),
         };
-        let format = FormatDescription::of_stream(timestamp, server_id);
+        let format = FormatDescription {
+            timestamp,
+            server_id,
+            version: VERSION.into(),
+            created: 0,
+            checksum: Checksum::Crc32,
+        };
         let stamp = Stamp { timestamp, server_id };
         let opened = match self.writer.end() {
             None => self.writer.begin(next, &format, &before),
@@ -275,8 +283,18 @@ impl Feed {
         Ok(Some(seqno))
     }
 
-    /// The stream, for the status: the last entry done, and the statement whose result is missing.
-    pub(super) fn progress(&self) -> (Seqno, Option<Seqno>) {
-        self.stream.as_ref().map_or((-1, None), |stream| (stream.done(), stream.waits_for()))
+    /// The server id of the stream's events, once it has begun.
+    pub(super) fn server_id(&self) -> Option<u32> {
+        self.stream.as_ref().map(Stream::server_id)
+    }
+
+    /// The files.
+    pub(super) fn library(&self) -> &Library {
+        self.writer.library()
+    }
+
+    /// The statement whose result is missing.
+    pub(super) fn waits_for(&self) -> Option<Seqno> {
+        self.stream.as_ref().and_then(Stream::waits_for)
     }
 }
