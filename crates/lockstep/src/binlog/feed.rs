@@ -223,8 +223,17 @@ impl Feed {
         self.flush()?;
         let server_id = self.stream.as_ref().map_or(0, Stream::server_id);
         let timestamp = group.timestamp();
-        // Holes count as present, so that an instance that begins here writes the same.
-        let before = match group.gtid().seqno - 1 {
+        // Holes count as present, so that an instance that begins here writes the same. The first file of a log that has
+        // lost nothing begins after the position with which the history began.
+        let border = match next == first {
+            true => block * FILE_SEQNOS as u64,
+            false => group.gtid().seqno - 1,
+        };
+        let before = match self.writer.end() {
+            None => border.max(self.written.max(0) as u64),
+            Some(_) => border,
+        };
+        let before = match before {
             0 => StreamState::default(),
             seqno => StreamState::from_list(&[BinlogGtid { domain: self.domain, server: server_id, seqno }]),
         };
