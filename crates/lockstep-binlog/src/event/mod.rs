@@ -277,4 +277,4 @@ impl Group {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -85,7 +85,7 @@ impl Library {
     }
 
     /// Waits until the stream goes on behind this position, or until the first file exists; otherwise as
-    /// [`Reader::wait`].
+    /// [`Reader::wait`]. `stop` is called with the library locked, so it must not use the library.
     pub fn wait_beyond(&self, at: Option<Position>, timeout: Duration, stop: impl Fn() -> bool) {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();

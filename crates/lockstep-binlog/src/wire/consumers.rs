@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -61,6 +62,16 @@ impl Consumer {
 struct Entry {
     consumer: Consumer,
     socket: TcpStream,
+    /// Set when the socket is closed from outside, for a thread that waits elsewhere.
+    closed: Arc<AtomicBool>,
+}
+
+impl Entry {
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // A connection that is closed already needs nothing.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
 }
 
 #[derive(Default, Debug)]
@@ -114,17 +125,15 @@ impl Consumers {
         let id = table.next;
         let (user, since) = (String::new(), SystemTime::now());
         let consumer = Consumer { id, user, address, since, register: None, stream: None };
-        table.entries.insert(id, Entry { consumer, socket });
+        let closed = Arc::new(AtomicBool::new(false));
+        table.entries.insert(id, Entry { consumer, socket, closed: closed.clone() });
         drop(table);
-        Ok(Some(Registered { consumers: self.clone(), id }))
+        Ok(Some(Registered { consumers: self.clone(), id, closed }))
     }
 
     /// Closes all connections.
     pub(super) fn close_all(&self) {
-        for entry in self.lock().entries.values() {
-            // A connection that is closed already needs nothing.
-            let _ = entry.socket.shutdown(Shutdown::Both);
-        }
+        self.lock().entries.values().for_each(Entry::close);
     }
 }
 
@@ -133,11 +142,17 @@ impl Consumers {
 pub(super) struct Registered {
     consumers: Consumers,
     id: u64,
+    closed: Arc<AtomicBool>,
 }
 
 impl Registered {
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether the connection was closed by another thread of this server.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Changes what status shows.
@@ -156,8 +171,7 @@ impl Registered {
     pub(super) fn replace_others(&self, server_id: u32) {
         for (id, entry) in &self.consumers.lock().entries {
             if *id != self.id && entry.consumer.stream.as_ref().is_some_and(|s| s.server_id == server_id) {
-                // A connection that is closed already needs nothing.
-                let _ = entry.socket.shutdown(Shutdown::Both);
+                entry.close();
             }
         }
     }

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::command::{Ack, Command, Dump};
@@ -215,12 +214,13 @@ pub(super) struct Source<'a> {
     pub(super) library: &'a Library,
     pub(super) settings: &'a Settings,
     pub(super) limits: Limits,
-    pub(super) stopping: &'a AtomicBool,
+    /// This connection, which another thread may close.
+    pub(super) registered: &'a Registered,
 }
 
 impl Source<'_> {
     fn stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed) || self.library.is_closed()
+        self.registered.is_closed() || self.library.is_closed()
     }
 
     /// Where the consumer starts. Waits a while if it is ahead.
@@ -244,7 +244,7 @@ impl Source<'_> {
             if !ahead || left.is_zero() || self.stopping() {
                 return Err(error.into());
             }
-            self.library.wait_beyond(end, left, || self.stopping());
+            self.library.wait_beyond(end, left, || self.registered.is_closed());
         }
     }
 }
@@ -280,12 +280,11 @@ impl From<LibraryError> for End {
 /// Sends the stream until the consumer goes or its request is fulfilled.
 pub(super) fn run(
     transport: &mut Transport,
-    registered: &Registered,
     source: &Source<'_>,
     options: &StreamOptions,
     dump: &Dump,
 ) -> io::Result<()> {
-    match stream(transport, registered, source, options, dump) {
+    match stream(transport, source, options, dump) {
         Ok(()) | Err(End::Done) => transport.send(&eof()),
         Err(End::Gone) => Ok(()),
         Err(End::Failed(error)) => transport.fail(&error),
@@ -294,11 +293,11 @@ pub(super) fn run(
 
 fn stream(
     transport: &mut Transport,
-    registered: &Registered,
     source: &Source<'_>,
     options: &StreamOptions,
     dump: &Dump,
 ) -> Result<(), End> {
+    let registered = source.registered;
     let start = source.start(options, dump)?;
     let mut reader = source.library.reader(&registered.label(), start.at)?;
     let filter = Filter::new(options, start.clone());
@@ -313,7 +312,7 @@ fn stream(
     };
     registered.update(|consumer| consumer.stream = Some(progress));
     let last_sent = Instant::now();
-    let mut sender = Sender { transport, registered, source, options, filter, last_sent };
+    let mut sender = Sender { transport, source, options, filter, last_sent };
     sender.begin(&reader, &start)?;
     if sender.filter.until_met() {
         return sender.end_until(&reader);
@@ -337,7 +336,6 @@ fn stream(
 
 struct Sender<'a> {
     transport: &'a mut Transport,
-    registered: &'a Registered,
     source: &'a Source<'a>,
     options: &'a StreamOptions,
     filter: Filter,
@@ -418,7 +416,7 @@ impl Sender<'_> {
     fn note(&mut self, reader: &Reader) -> Result<(), End> {
         self.last_sent = Instant::now();
         let (file, sent, gtids) = (reader.file_name(), reader.position(), self.filter.sent().clone());
-        self.registered.update(|consumer| {
+        self.source.registered.update(|consumer| {
             if let Some(stream) = &mut consumer.stream {
                 (stream.file, stream.sent, stream.gtids) = (file, sent, gtids);
             }
@@ -431,7 +429,7 @@ impl Sender<'_> {
         let Some(payloads) = self.transport.poll()? else { return Err(End::Gone) };
         for payload in payloads {
             if let Ok(Some(ack)) = Ack::parse(&payload) {
-                self.registered.update(|consumer| {
+                self.source.registered.update(|consumer| {
                     if let Some(stream) = &mut consumer.stream {
                         stream.acked = Some(ack);
                     }
@@ -449,7 +447,7 @@ impl Sender<'_> {
         self.flush_if_any(reader)?;
         let due = self.options.heartbeat.map(|period| self.last_sent + period);
         let left = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()).min(LOOK));
-        reader.wait(left, || self.source.stopping());
+        reader.wait(left, || self.source.registered.is_closed());
         if self.source.stopping() {
             return Err(End::Gone);
         }

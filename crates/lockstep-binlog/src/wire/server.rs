@@ -205,6 +205,7 @@ fn serve(service: &Service, transport: &mut Transport, registered: &Registered) 
             Ok(Command::Dump(dump)) => {
                 if dump.server_id != 0 {
                     registered.replace_others(dump.server_id);
+                    service.library.wake();
                 }
                 let options = match session.stream_options(&dump, service.config.settings.semi_sync) {
                     Ok(options) => options,
@@ -214,10 +215,10 @@ fn serve(service: &Service, transport: &mut Transport, registered: &Registered) 
                     library: &service.library,
                     settings: &service.config.settings,
                     limits: Limits { catch_up: service.config.catch_up },
-                    stopping: &service.stopping,
+                    registered,
                 };
                 // As a MariaDB server does, the connection ends with its stream.
-                return dump::run(transport, registered, &source, &options, &dump);
+                return dump::run(transport, &source, &options, &dump);
             }
             Ok(Command::Other(_)) => {
                 transport.fail(&SqlError { code: 1047, state: b"08S01", text: "Unknown command".into() })?;
