@@ -2,6 +2,7 @@
 //! into the log.
 
 use crate::context::Context;
+use crate::ddl::server_error;
 use lockstep_abi::Status;
 use lockstep_node::Vote;
 use lockstep_node::core::Seqno;
@@ -26,10 +27,18 @@ impl Executed {
         self != Executed::Rows
     }
 
-    /// Reports the statement's result to the log.
+    /// Reports the statement's result to the log. The server may have hidden an error, and only the origin's tells it.
     pub(crate) fn report(self, cx: &Context, seqno: Seqno, error: &[u8]) {
-        if let Some(node) = cx.node().filter(|_| self.is_statement()) {
-            node.statement_executed(seqno, error, self == Executed::OwnStatement);
+        let Some(node) = cx.node().filter(|_| self.is_statement()) else { return };
+        let own = self == Executed::OwnStatement;
+        let hidden = match text_of(error).is_empty() {
+            true if own => server_error::of_own_statement().filter(|number| *number != 0),
+            true if server_error::are_hidden() == Some(true) => return,
+            _ => None,
+        };
+        match hidden {
+            Some(number) => node.statement_executed(seqno, format!("Error_code: {number};").as_bytes(), own),
+            None => node.statement_executed(seqno, error, own),
         }
     }
 }
