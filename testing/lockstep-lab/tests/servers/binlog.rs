@@ -291,7 +291,24 @@ fn instances_of_binlog_server_write_identical_files() -> Test {
     let [a, b, c] = all.map(Instance::contents);
     assert!(a == b, "the one that began anew has other bytes");
     assert!(a == c, "the one that was killed has other bytes");
+    same("what mariadb-binlog reads", read_raw(&cluster, &later)? == b, true);
     Ok(())
+}
+
+/// The files as `mariadb-binlog --raw` gets them from an instance.
+fn read_raw(cluster: &Cluster, instance: &Instance) -> Result<BTreeMap<String, Vec<u8>>, LocalError> {
+    let dir = cluster.bench().dir().join("raw");
+    std::fs::create_dir_all(&dir).map_err(LocalError::io("make a directory"))?;
+    let names: Vec<String> = instance.contents().into_keys().collect();
+    let read = Command::new("mariadb-binlog")
+        .args(["--read-from-remote-server", "--raw", "--host=127.0.0.1", "--user=copy", "--password=secret"])
+        .args([&format!("--port={}", instance.ports.1), &format!("--result-file={}/", dir.display())])
+        .args(&names)
+        .output()
+        .map_err(LocalError::io("run mariadb-binlog"))?;
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    let read = |name: String| (name.clone(), std::fs::read(dir.join(name)).unwrap_or_default());
+    Ok(names.into_iter().map(read).collect())
 }
 
 #[test]
