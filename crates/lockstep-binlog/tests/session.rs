@@ -120,7 +120,7 @@ impl Client {
     fn read(&mut self) -> Vec<u8> {
         let mut buffer = [0; 4096];
         loop {
-            if let Some((payload, next)) = self.decoder.next().unwrap() {
+            if let Some((payload, next)) = self.decoder.take().unwrap() {
                 self.sequence = next;
                 self.decoder.expect(next);
                 return payload;

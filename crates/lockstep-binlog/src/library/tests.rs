@@ -80,7 +80,7 @@ fn received(library: &Library, from: &str) -> Result<Vec<String>, String> {
     let mut reader = library.reader("test", start.at).map_err(|e| e.to_string())?;
     let mut gtids = Vec::new();
     loop {
-        match reader.next().map_err(|e| e.to_string())? {
+        match reader.advance().map_err(|e| e.to_string())? {
             Step::Event if reader.event()[4] == kind::GTID => {
                 let gtid = GtidEvent::parse(reader.event(), reader.checksum()).unwrap().gtid;
                 if !start.pass(gtid).map_err(|e| e.to_string())? {
@@ -352,9 +352,9 @@ fn purge_keeps_files_of_readers_below_the_cap() {
     assert_eq!(purged.dropped, ["slow"]);
     assert_eq!(purged.kept_for, Some(("bin.000004".into(), "near".into())));
     assert_eq!(purged.removed.len(), 3);
-    assert_eq!(near.next().unwrap(), Step::Event);
+    assert_eq!(near.advance().unwrap(), Step::Event);
     let error = loop {
-        match slow.next() {
+        match slow.advance() {
             Ok(Step::FileEnd) => slow.next_file().unwrap(),
             Ok(_) => {}
             Err(error) => break error,
@@ -424,7 +424,7 @@ fn waiting_reader_wakes_when_the_stream_grows() {
         let mut reader = library.reader("test", Position { file: 1, offset: 4 }).unwrap();
         let mut seen = 0;
         while seen < 100 {
-            match reader.next().unwrap() {
+            match reader.advance().unwrap() {
                 Step::Event => seen += u32::from(reader.event()[4] == kind::XID),
                 Step::FileEnd => reader.next_file().unwrap(),
                 Step::End => reader.wait(Duration::from_secs(60), || false),

@@ -202,7 +202,7 @@ fn mariadb_binlog_fetches_files_byte_for_byte() {
     // As text, from a position within a file: the same events as from the file itself.
     let name = &names[2];
     let mut reader = library.reader("test", library.position_in(name, 4).unwrap().at).unwrap();
-    (0..100).for_each(|_| assert_eq!(reader.next().unwrap(), Step::Event));
+    (0..100).for_each(|_| assert_eq!(reader.advance().unwrap(), Step::Event));
     let from = format!("--start-position={}", reader.position().offset);
     let remote = mariadb_binlog(server.address(), &[&from, name], &fetched);
     let mut local = Command::new(find_program("mariadb-binlog").unwrap());
@@ -275,7 +275,7 @@ impl Refill {
         let mut reader = library.reader("refill", library.position_in("", 4).unwrap().at).unwrap();
         let (mut group, mut groups) = (Group::default(), Vec::<Vec<Vec<u8>>>::new());
         loop {
-            match reader.next().unwrap() {
+            match reader.advance().unwrap() {
                 Step::End => return Refill { groups },
                 Step::FileEnd => reader.next_file().unwrap(),
                 Step::Event => {
