@@ -85,7 +85,7 @@ fn files() {
         assert_eq!(library.position_in("bin.000001", end.offset).unwrap().state, library.state_at_end());
         let mut reader = library.reader("fuzz", library.position_in("", 4).unwrap().at).unwrap();
         let mut count = 0;
-        while reader.next().unwrap() == crate::library::Step::Event {
+        while reader.advance().unwrap() == crate::library::Step::Event {
             count += 1;
         }
         outcome(&(started.map_err(|e| e.to_string()), count))
@@ -114,7 +114,7 @@ fn groups() {
         outcome(&steps)
     };
     let file = file();
-    let mut target = Target::new("group", DIR, vec![file[MAGIC.len()..].to_vec()], &test);
+    let target = Target::new("group", DIR, vec![file[MAGIC.len()..].to_vec()], &test);
     target.run();
 }
 
@@ -126,7 +126,7 @@ fn packets() {
         for part in input.chunks(7) {
             decoder.push(part);
             loop {
-                match decoder.next() {
+                match decoder.take() {
                     Ok(Some((payload, answer))) => {
                         assert!(payload.len() <= 1 << 16);
                         seen.push((payload.len().min(3), answer > 1));

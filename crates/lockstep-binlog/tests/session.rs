@@ -60,7 +60,8 @@ impl Rig {
 
     fn append(&mut self, seqno: u64) {
         if seqno % 3 == 1 && seqno > 1 {
-            self.writer.cut(STAMP, &format()).unwrap();
+            let (next, before) = (self.writer.end().unwrap().file + 1, self.writer.state_at_end().clone());
+            self.writer.cut(next, STAMP, &format(), &before).unwrap();
         }
         let mut events = EventWriter::at(self.writer.end().unwrap().offset);
         let gtid = Gtid { domain: 1, server: 10, seqno };
@@ -120,7 +121,7 @@ impl Client {
     fn read(&mut self) -> Vec<u8> {
         let mut buffer = [0; 4096];
         loop {
-            if let Some((payload, next)) = self.decoder.next().unwrap() {
+            if let Some((payload, next)) = self.decoder.take().unwrap() {
                 self.sequence = next;
                 self.decoder.expect(next);
                 return payload;

@@ -13,7 +13,7 @@ const CHUNK: usize = 128 << 10;
 /// A larger buffer, for a large event, is given back.
 const BUFFER_KEPT: usize = 1 << 20;
 
-/// The result of [`Reader::next`].
+/// The result of [`Reader::advance`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// The next event: see [`Reader::event`].
@@ -168,7 +168,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`LibraryError`] if the file cannot be read or has damaged bytes, or was purged.
-    pub fn next(&mut self) -> Result<Step, LibraryError> {
+    pub fn advance(&mut self) -> Result<Step, LibraryError> {
         loop {
             if self.offset < self.end {
                 self.fill(HEADER_LEN)?;

@@ -50,6 +50,12 @@ fn format() -> FormatDescription {
     }
 }
 
+/// Begins the next file.
+fn cut(writer: &mut Writer) -> Position {
+    let (next, before) = (writer.end().unwrap().file + 1, writer.state_at_end().clone());
+    writer.cut(next, STAMP, &format(), &before).unwrap()
+}
+
 fn gtid(server: u32, seqno: u64) -> Gtid {
     Gtid { domain: 1, server, seqno }
 }
@@ -80,7 +86,7 @@ fn received(library: &Library, from: &str) -> Result<Vec<String>, String> {
     let mut reader = library.reader("test", start.at).map_err(|e| e.to_string())?;
     let mut gtids = Vec::new();
     loop {
-        match reader.next().map_err(|e| e.to_string())? {
+        match reader.advance().map_err(|e| e.to_string())? {
             Step::Event if reader.event()[4] == kind::GTID => {
                 let gtid = GtidEvent::parse(reader.event(), reader.checksum()).unwrap().gtid;
                 if !start.pass(gtid).map_err(|e| e.to_string())? {
@@ -165,7 +171,7 @@ fn cut_that_a_crash_interrupted_is_repeated_byte_for_byte() {
     let folder = Folder::new();
     let mut writer = folder.begun();
     append(&mut writer, gtid(10, 1));
-    writer.cut(STAMP, &format()).unwrap();
+    cut(&mut writer);
     append(&mut writer, gtid(10, 2));
     drop(writer);
     let (first, second) = (folder.0.join("bin.000001"), folder.0.join("bin.000002"));
@@ -175,7 +181,7 @@ fn cut_that_a_crash_interrupted_is_repeated_byte_for_byte() {
     assert!(writer.torn().unwrap().why.contains("Rotate"));
     assert!(!folder.0.join("bin.new").exists());
     assert_eq!(writer.library().files().len(), 1);
-    writer.cut(STAMP, &format()).unwrap();
+    cut(&mut writer);
     append(&mut writer, gtid(10, 2));
     assert_eq!(std::fs::read(&first).unwrap(), first_bytes);
     assert_eq!(std::fs::read(&second).unwrap(), second_bytes);
@@ -187,7 +193,7 @@ fn cut_file_begins_with_the_state_before_it() {
     let mut writer = folder.begun();
     append(&mut writer, gtid(10, 1));
     append(&mut writer, gtid(11, 2));
-    let at = writer.cut(STAMP, &format()).unwrap();
+    let at = cut(&mut writer);
     assert_eq!(at.file, 2);
     let before = writer.library().position_in("bin.000002", 4).unwrap().state;
     assert_eq!(before.to_string(), "1-10-1,1-11-2");
@@ -277,7 +283,7 @@ fn replica_of_another_history_is_refused() {
     }
     assert_eq!(received(writer.library(), "1-10-2").unwrap(), ["1-11-4", "1-11-5"]);
     assert_eq!(received(writer.library(), "1-11-4").unwrap(), ["1-11-5"]);
-    writer.cut(STAMP, &format()).unwrap();
+    cut(&mut writer);
     append(&mut writer, gtid(11, 6));
     assert!(received(writer.library(), "1-10-5").unwrap_err().contains("another history"));
     assert!(received(writer.library(), "1-12-5").unwrap_err().contains("another history"));
@@ -318,7 +324,7 @@ fn empty_state_reads_from_the_first_file_until_it_is_purged() {
     assert!(received(writer.library(), "1-10-1").unwrap_err().contains("no event yet"));
     for seqno in 1..=3 {
         append(&mut writer, gtid(10, seqno));
-        writer.cut(STAMP, &format()).unwrap();
+        cut(&mut writer);
     }
     assert_eq!(received(writer.library(), "").unwrap().len(), 3);
     let purged = writer.library().purge_to(3, 0).unwrap();
@@ -339,7 +345,7 @@ fn purge_keeps_files_of_readers_below_the_cap() {
     let mut writer = folder.begun();
     for seqno in 1..=4 {
         append(&mut writer, gtid(10, seqno));
-        writer.cut(STAMP, &format()).unwrap();
+        cut(&mut writer);
     }
     let library = writer.library().clone();
     let mut slow = library.reader("slow", Position { file: 1, offset: 4 }).unwrap();
@@ -352,9 +358,9 @@ fn purge_keeps_files_of_readers_below_the_cap() {
     assert_eq!(purged.dropped, ["slow"]);
     assert_eq!(purged.kept_for, Some(("bin.000004".into(), "near".into())));
     assert_eq!(purged.removed.len(), 3);
-    assert_eq!(near.next().unwrap(), Step::Event);
+    assert_eq!(near.advance().unwrap(), Step::Event);
     let error = loop {
-        match slow.next() {
+        match slow.advance() {
             Ok(Step::FileEnd) => slow.next_file().unwrap(),
             Ok(_) => {}
             Err(error) => break error,
@@ -392,7 +398,7 @@ fn missing_file_in_between_is_an_error() {
     let mut writer = folder.begun();
     for seqno in 1..=2 {
         append(&mut writer, gtid(10, seqno));
-        writer.cut(STAMP, &format()).unwrap();
+        cut(&mut writer);
     }
     drop(writer);
     std::fs::remove_file(folder.0.join("bin.000002")).unwrap();
@@ -411,7 +417,7 @@ fn unsynced_groups_are_hidden_if_configured() {
     writer.sync().unwrap();
     assert_eq!(received(writer.library(), "").unwrap(), ["1-10-1"]);
     append(&mut writer, gtid(10, 2));
-    writer.cut(STAMP, &format()).unwrap();
+    cut(&mut writer);
     assert_eq!(received(writer.library(), "").unwrap(), ["1-10-1", "1-10-2"]);
 }
 
@@ -424,7 +430,7 @@ fn waiting_reader_wakes_when_the_stream_grows() {
         let mut reader = library.reader("test", Position { file: 1, offset: 4 }).unwrap();
         let mut seen = 0;
         while seen < 100 {
-            match reader.next().unwrap() {
+            match reader.advance().unwrap() {
                 Step::Event => seen += u32::from(reader.event()[4] == kind::XID),
                 Step::FileEnd => reader.next_file().unwrap(),
                 Step::End => reader.wait(Duration::from_secs(60), || false),
@@ -434,7 +440,7 @@ fn waiting_reader_wakes_when_the_stream_grows() {
     for seqno in 1..=100 {
         append(&mut writer, gtid(10, seqno));
         if seqno % 30 == 0 {
-            writer.cut(STAMP, &format()).unwrap();
+            cut(&mut writer);
         }
     }
     reader.join().unwrap();
@@ -471,4 +477,35 @@ fn searches_from_marks_find_the_same_starts() {
     }
     drop(writer);
     assert!(folder.open().library().lock().files[0].marks.len() >= 2);
+}
+
+#[test]
+fn reader_goes_on_over_numbers_that_were_left_out() {
+    let folder = Folder::new();
+    let mut writer = folder.begun();
+    append(&mut writer, gtid(10, 1));
+    let before = StreamState::from_list(&[gtid(10, 500)]);
+    writer.cut(7, STAMP, &format(), &before).unwrap();
+    append(&mut writer, gtid(10, 502));
+    assert_eq!(received(writer.library(), "1-10-1").unwrap(), ["1-10-502"]);
+    assert_eq!(received(writer.library(), "1-10-500").unwrap(), ["1-10-502"], "a hole");
+    drop(writer);
+    let writer = folder.open();
+    assert_eq!(writer.end().unwrap().file, 7);
+    assert_eq!(received(writer.library(), "1-10-1").unwrap(), ["1-10-502"]);
+    drop(writer);
+    std::fs::rename(folder.0.join("bin.000007"), folder.0.join("bin.000008")).unwrap();
+    let missing = Writer::open(&folder.0, "bin", Visibility::Appended).unwrap_err();
+    assert!(matches!(missing, LibraryError::Missing { .. }), "{missing}");
+}
+
+#[test]
+fn cut_to_file_that_exists_is_refused() {
+    let folder = Folder::new();
+    let mut writer = folder.begun();
+    append(&mut writer, gtid(10, 1));
+    let before = writer.state_at_end().clone();
+    let refused = writer.cut(1, STAMP, &format(), &before).unwrap_err();
+    assert!(matches!(refused, LibraryError::Refused(_)), "{refused}");
+    append(&mut writer, gtid(10, 2));
 }

@@ -318,7 +318,7 @@ fn stream(
         return sender.end_until(&reader);
     }
     loop {
-        match reader.next()? {
+        match reader.advance()? {
             Step::Event => sender.event(&reader)?,
             Step::FileEnd => {
                 let checksum = sender.filter.checksum_out(reader.checksum());

@@ -100,7 +100,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`PacketError`] for bytes that are not allowed.
-    pub fn next(&mut self) -> Result<Option<(Vec<u8>, u8)>, PacketError> {
+    pub fn take(&mut self) -> Result<Option<(Vec<u8>, u8)>, PacketError> {
         loop {
             let Some((&[a, b, c, number], rest)) = self.buffer.split_first_chunk::<HEADER>() else {
                 return Ok(None);
@@ -142,10 +142,10 @@ mod tests {
             for part in out.chunks(1 << 20) {
                 decoder.push(part);
             }
-            let (decoded, answer) = decoder.next().unwrap().unwrap();
+            let (decoded, answer) = decoder.take().unwrap().unwrap();
             assert!(decoded == payload);
             assert_eq!(answer, sequence);
-            assert_eq!(decoder.next(), Ok(None));
+            assert_eq!(decoder.take(), Ok(None));
         }
     }
 
@@ -156,9 +156,9 @@ mod tests {
         for cut in 0..out.len() {
             let mut decoder = Decoder::new(100);
             decoder.push(&out[..cut]);
-            assert_eq!(decoder.next(), Ok(None));
+            assert_eq!(decoder.take(), Ok(None));
             decoder.push(&out[cut..]);
-            assert_eq!(decoder.next().unwrap().unwrap().0, b"SELECT 1");
+            assert_eq!(decoder.take().unwrap().unwrap().0, b"SELECT 1");
         }
     }
 
@@ -166,9 +166,9 @@ mod tests {
     fn long_payload_and_wrong_number_are_refused() {
         let mut decoder = Decoder::new(10);
         decoder.push(&[11, 0, 0, 0]);
-        assert_eq!(decoder.next(), Err(PacketError::TooLong { limit: 10 }));
+        assert_eq!(decoder.take(), Err(PacketError::TooLong { limit: 10 }));
         let mut decoder = Decoder::new(10);
         decoder.push(&[1, 0, 0, 3, 7]);
-        assert_eq!(decoder.next(), Err(PacketError::Sequence { expected: 0, found: 3 }));
+        assert_eq!(decoder.take(), Err(PacketError::Sequence { expected: 0, found: 3 }));
     }
 }

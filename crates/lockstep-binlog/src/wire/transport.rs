@@ -47,7 +47,7 @@ impl Transport {
     pub(super) fn read(&mut self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
         self.stream.set_read_timeout(Some(timeout))?;
         loop {
-            let next = self.decoder.next().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+            let next = self.decoder.take().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
             if let Some((payload, answer)) = next {
                 self.sequence = answer;
                 return Ok(Some(payload));
@@ -78,7 +78,7 @@ impl Transport {
                 Err(e) => return Err(e.into()),
             }
             while let Some((payload, _)) =
-                self.decoder.next().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?
+                self.decoder.take().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?
             {
                 payloads.push(payload);
             }

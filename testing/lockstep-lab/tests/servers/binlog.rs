@@ -153,12 +153,22 @@ fn under_load(cluster: &Cluster, act: impl FnOnce() -> Test) -> Result<u64, Loca
 
 fn transaction(client: &mut Client, number: usize, round: u64) -> Test {
     match round % 40 {
-        7 => client.run(&[&format!("CREATE OR REPLACE TABLE test.made{number} AS SELECT * FROM test.rows LIMIT 20")]),
-        13 => client.run(&[&format!("CREATE TABLE IF NOT EXISTS test.t{number} (id INT PRIMARY KEY, c INT)")]),
-        17 => client.run(&[&format!("ALTER TABLE test.t{number} ADD COLUMN IF NOT EXISTS c{} INT", round % 5)]),
+        7 => client.run(&[&format!(
+            "CREATE OR REPLACE TABLE test.made{number} AS SELECT * FROM test.rows LIMIT 20"
+        )]),
+        13 => {
+            client.run(&[&format!("CREATE TABLE IF NOT EXISTS test.t{number} (id INT PRIMARY KEY, c INT)")])
+        }
+        17 => {
+            client.run(&[&format!("ALTER TABLE test.t{number} ADD COLUMN IF NOT EXISTS c{} INT", round % 5)])
+        }
         // Both fail; the first one in part, after it has dropped a table.
-        19 => client.run(&[&format!("DROP TABLE test.t{number}, test.missing")]).or_else(|error| expected(error, 1051)),
-        23 => client.run(&["ALTER TABLE test.missing ADD COLUMN c INT"]).or_else(|error| expected(error, 1146)),
+        19 => client
+            .run(&[&format!("DROP TABLE test.t{number}, test.missing")])
+            .or_else(|error| expected(error, 1051)),
+        23 => {
+            client.run(&["ALTER TABLE test.missing ADD COLUMN c INT"]).or_else(|error| expected(error, 1146))
+        }
         29 => {
             let streamed = client.run(&[
                 "SET SESSION wsrep_trx_fragment_unit='rows', wsrep_trx_fragment_size=5",
@@ -207,7 +217,8 @@ fn has_all(cluster: &Cluster, copy: &Server, instance: &Instance) -> Test {
         Ok(seqno(&position) > seqno(&last))
     });
     let state = copy.query("SHOW SLAVE STATUS")?;
-    let names = ["Slave_IO_State", "Last_IO_Error", "Last_SQL_Error", "Slave_SQL_Running_State", "Master_Log_File"];
+    let names =
+        ["Slave_IO_State", "Last_IO_Error", "Last_SQL_Error", "Slave_SQL_Running_State", "Master_Log_File"];
     let errors = names.map(|name| state.column(name).unwrap_or_default().to_owned());
     let position = state.column("Gtid_IO_Pos")?.to_owned();
     reached.map_err(|error| {
@@ -332,7 +343,11 @@ fn replica_that_switches_between_instances_loses_nothing() -> Test {
                 instances[1 - at].kill();
             }
             let port = instances[at].ports.1;
-            copy.client()?.run(&["STOP SLAVE", &format!("CHANGE MASTER TO MASTER_PORT={port}"), "START SLAVE"])?;
+            copy.client()?.run(&[
+                "STOP SLAVE",
+                &format!("CHANGE MASTER TO MASTER_PORT={port}"),
+                "START SLAVE",
+            ])?;
             if round % 3 == 0 {
                 instances[1 - at].start()?;
             }
