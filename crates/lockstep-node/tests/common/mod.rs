@@ -169,6 +169,7 @@ impl Server {
                     Delivery::Failed(text) => assert!(u_failed.lock().unwrap().is_some(), "{text}"),
                     Delivery::Inconsistent(text) => leave(&n, text),
                     Delivery::Synced => s.store(true, Ordering::SeqCst),
+                    Delivery::Result(result) => panic!("a database was told {result:?}"),
                     Delivery::Closed => return,
                 }
                 n.handled();

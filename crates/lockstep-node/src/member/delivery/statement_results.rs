@@ -91,7 +91,7 @@ impl StatementResult {
 
     fn to_payload(&self) -> Bytes {
         let text = self.error.as_deref().unwrap_or(SUCCESS);
-        let end = text.floor_char_boundary(TEXT_MAX);
+        let end = (0..=text.len().min(TEXT_MAX)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         format!("{PREFIX}{}: {}", self.seqno, &text[..end]).into()
     }
 }
