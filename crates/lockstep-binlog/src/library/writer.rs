@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{FileEntry, Library, LibraryError, Position, State, scan};
+use super::{FileEntry, Library, LibraryError, Mark, Position, State, scan};
 use crate::event::{Checksum, EventWriter, FormatDescription, Group, Header, MAGIC, Stamp, split};
 use crate::gtid::{Gtid, StreamState};
 
@@ -31,7 +31,7 @@ pub struct Torn {
     pub end: u64,
     /// Bytes cut.
     pub bytes: u64,
-    /// What was wrong with them.
+    /// Their defect.
     pub why: String,
 }
 
@@ -132,7 +132,7 @@ impl Writer {
         Ok(())
     }
 
-    /// What was cut when the library was opened.
+    /// The cut that opening the library made, if any.
     pub fn torn(&self) -> Option<&Torn> {
         self.torn.as_ref()
     }
@@ -213,7 +213,7 @@ impl Writer {
         })
     }
 
-    /// Appends one or more whole event groups, whose end positions go on from [`Writer::end`].
+    /// Appends one or more whole event groups. Their positions continue from [`Writer::end`].
     ///
     /// # Errors
     /// [`LibraryError::Refused`] if the bytes are anything else; nothing is written then. Another error leaves the file as
@@ -297,16 +297,17 @@ impl Writer {
     /// Lets readers see all that is written to a file.
     fn publish(&mut self, number: u64, written: u64) {
         let mut state = self.library.lock();
-        let before = state.stream.clone();
+        let first = self.hidden.first().map(|(_, begin)| *begin);
+        let due = |file: &FileEntry| first.filter(|at| scan::is_mark_due(&file.marks, file.header_end, *at));
+        let mark =
+            state.file(number).and_then(due).map(|offset| Mark { offset, state: state.stream.clone() });
         for (gtid, _) in &self.hidden {
             state.stream.update(*gtid);
         }
-        if let Some(entry) = state.file_mut(number) {
-            debug_assert!(entry.size <= written, "the visible end never moves back");
-            entry.size = written;
-            if let Some((_, begin)) = self.hidden.first() {
-                scan::mark(&mut entry.marks, entry.header_end, *begin, &before);
-            }
+        if let Some(file) = state.file_mut(number) {
+            debug_assert!(file.size <= written, "the visible end never moves back");
+            file.size = written;
+            file.marks.extend(mark);
         }
         self.hidden.clear();
         drop(state);
@@ -316,7 +317,7 @@ impl Writer {
     /// Makes durable what was appended.
     ///
     /// # Errors
-    /// [`LibraryError`] if the disk refuses. What it has then is unknown, so every later call fails.
+    /// [`LibraryError`] if the disk refuses. The file's durable content is unknown then, so every later call fails.
     pub fn sync(&mut self) -> Result<(), LibraryError> {
         self.ready()?;
         let Some(current) = &self.current else { return Ok(()) };

@@ -47,7 +47,7 @@ impl From<LibraryError> for SqlError {
     }
 }
 
-/// What becomes of an event.
+/// The decision on an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Passed<'a> {
     /// The event to send; `None`: it is left out.
@@ -209,7 +209,7 @@ pub struct Limits {
     pub catch_up: Duration,
 }
 
-/// What a stream needs beside its connection.
+/// The inputs of a stream, beside its connection.
 pub(super) struct Source<'a> {
     pub(super) library: &'a Library,
     pub(super) settings: &'a Settings,
@@ -412,7 +412,7 @@ impl Sender<'_> {
         self.note(reader)
     }
 
-    /// Updates status after a write, and looks at what the consumer has sent.
+    /// Updates status after a write, and takes the consumer's packets.
     fn note(&mut self, reader: &Reader) -> Result<(), End> {
         self.last_sent = Instant::now();
         let (file, sent, gtids) = (reader.file_name(), reader.position(), self.filter.sent().clone());
