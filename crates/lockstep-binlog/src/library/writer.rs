@@ -1,8 +1,8 @@
 //! The one writer of a library.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -66,7 +66,9 @@ impl Writer {
     /// # Errors
     /// [`LibraryError`] if files cannot be read or another process writes them.
     pub fn open(dir: &Path, name: &str, visibility: Visibility) -> Result<Writer, LibraryError> {
-        std::fs::create_dir_all(dir).map_err(LibraryError::io("create", dir))?;
+        // The files have the tables' contents: nobody but owner and group reads them.
+        let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
+        made.map_err(LibraryError::io("create", dir))?;
         let dir_file = File::open(dir).map_err(LibraryError::io("open", dir))?;
         if let Err(error) = flock(&dir_file, FlockOperation::NonBlockingLockExclusive) {
             return Err(match error {
@@ -194,14 +196,14 @@ impl Writer {
         let header_end = events.position();
         let events = events.finish().map_err(|e| LibraryError::Refused(e.to_string()))?;
         let (temporary, path) = (temporary(&self.library), self.library.path(number));
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary);
-        let file_ref = file.as_mut().map_err(|e| LibraryError::io("create", &temporary)(e.kind().into()))?;
-        file_ref.write_all(&MAGIC).map_err(LibraryError::io("write", &temporary))?;
-        file_ref.write_all(&events).map_err(LibraryError::io("write", &temporary))?;
-        file_ref.sync_all().map_err(LibraryError::io("sync", &temporary))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o640);
+        let mut file = options.open(&temporary).map_err(LibraryError::io("create", &temporary))?;
+        file.write_all(&MAGIC).map_err(LibraryError::io("write", &temporary))?;
+        file.write_all(&events).map_err(LibraryError::io("write", &temporary))?;
+        file.sync_all().map_err(LibraryError::io("sync", &temporary))?;
         std::fs::rename(&temporary, &path).map_err(LibraryError::io("create", &path))?;
         self.dir.sync_all().map_err(LibraryError::io("sync", &self.library.shared.dir))?;
-        let file = file.map_err(LibraryError::io("create", &temporary))?;
         self.current = Some(Current { number, file, written: header_end, checksum: Checksum::Crc32 });
         Ok(FileEntry {
             number,
