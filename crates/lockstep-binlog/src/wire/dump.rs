@@ -1,6 +1,6 @@
 //! The stream of events for one consumer.
 //!
-//! [`Filter`] decides on each event of the files: sent as it is, changed, or left out. It performs no I/O. [`run`] reads
+//! [`Filter`] decides on each event of the files: sent as it is, changed, or left out. It performs no I/O. `run` reads
 //! the files and writes to the connection. It never waits for an acknowledgement, so a consumer delays nobody but itself.
 
 use std::borrow::Cow;
