@@ -84,11 +84,11 @@ fn files() {
         let started = library.position_of(&state).map(|start| start.state.to_list());
         assert_eq!(library.position_in("bin.000001", end.offset).unwrap().state, library.state_at_end());
         let mut reader = library.reader("fuzz", library.position_in("", 4).unwrap().at).unwrap();
-        let mut count = 0;
+        let mut count = 0u64;
         while reader.advance().unwrap() == crate::library::Step::Event {
             count += 1;
         }
-        outcome(&(started.map_err(|e| e.to_string()), count))
+        outcome(&started.map_err(|e| e.to_string())).wrapping_add(count)
     };
     let mut target = Target::new("file", DIR, vec![file()], &test);
     target.repair = Some(&repair_file);

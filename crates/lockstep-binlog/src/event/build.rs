@@ -98,7 +98,7 @@ impl EventWriter {
         Ok(self.out)
     }
 
-    /// An event of any type, whose body is these parts.
+    /// An event of any type. Its body is these parts, joined.
     pub fn event(&mut self, stamp: Stamp, kind: u8, flags: u16, body: &[&[u8]]) {
         let len = HEADER_LEN + body.iter().map(|part| part.len()).sum::<usize>() + Checksum::Crc32.len();
         self.position += len as u64;
@@ -124,7 +124,7 @@ impl EventWriter {
         Ok(())
     }
 
-    /// A file's first event. Its checksum algorithm is CRC32, whatever `format` says.
+    /// A file's first event. Its checksum algorithm is CRC32, also if `format` has another.
     pub fn format_description(&mut self, format: &FormatDescription) {
         let FormatDescription { timestamp, server_id, version, created, checksum: _ } = format;
         let mut body = Vec::with_capacity(256);

@@ -256,7 +256,7 @@ impl Xid {
 pub struct Heartbeat {
     /// The file that the source reads.
     pub file: String,
-    /// The end of what the source has sent.
+    /// The end of the last event that the source has sent.
     pub position: u32,
 }
 

@@ -32,7 +32,7 @@ pub enum LibraryError {
     NotBinlog {
         /// The file.
         file: PathBuf,
-        /// What was found.
+        /// Its defect.
         why: String,
     },
     /// A file is missing between two others.

@@ -71,6 +71,8 @@ struct Shared {
     state: Mutex<State>,
     /// Signalled when the stream grows or the library closes.
     grown: Condvar,
+    /// Held by a purge, so that there is one at a time.
+    purging: Mutex<()>,
 }
 
 #[derive(Default, Debug)]
@@ -89,7 +91,7 @@ struct State {
 #[derive(Debug)]
 struct FileEntry {
     number: u64,
-    /// The end of what readers may see.
+    /// The visible end: readers see no byte behind it.
     size: u64,
     /// The state of the stream before the file.
     before: StreamState,
@@ -167,6 +169,7 @@ impl Library {
             name: name.to_owned(),
             state: Mutex::default(),
             grown: Condvar::new(),
+            purging: Mutex::default(),
         };
         Library { shared: Arc::new(shared) }
     }
@@ -277,6 +280,7 @@ impl Library {
     /// # Errors
     /// [`LibraryError`] if a file cannot be removed. The files before it are gone then.
     pub fn purge_to(&self, number: u64, cap: u64) -> Result<Purged, LibraryError> {
+        let _one_at_a_time = self.shared.purging.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut purged = Purged::default();
         let mut state = self.lock();
         let last = state.files.back().map_or(0, |f| f.number);
@@ -299,12 +303,21 @@ impl Library {
                 purged.dropped.push(reader.label.clone());
             }
         }
+        let count = state.files.iter().take_while(|file| file.number < to).count();
+        let mut files: VecDeque<FileEntry> = state.files.drain(..count).collect();
+        // The writer must not wait for the removal of a large file.
+        drop(state);
         // The oldest first: a failure leaves no gap.
-        while let Some(first) = state.files.front().map(|f| f.number).filter(|first| *first < to) {
-            let path = self.path(first);
-            std::fs::remove_file(&path).map_err(LibraryError::io("remove", &path))?;
-            state.files.pop_front();
-            purged.removed.push(self.file_name(first));
+        while let Some(first) = files.front() {
+            let path = self.path(first.number);
+            if let Err(error) = std::fs::remove_file(&path) {
+                let mut state = self.lock();
+                files.append(&mut state.files);
+                state.files = files;
+                return Err(LibraryError::io("remove", &path)(error));
+            }
+            purged.removed.push(self.file_name(first.number));
+            files.pop_front();
         }
         Ok(purged)
     }
@@ -315,7 +328,7 @@ impl Library {
     }
 }
 
-/// What a file begins with, for the messages of errors.
+/// Whether a file's first bytes are those of a binlog file.
 fn is_binlog(start: &[u8]) -> bool {
     start.starts_with(&MAGIC)
 }

@@ -146,7 +146,7 @@ pub(super) struct End {
     pub(super) marks: Vec<Mark>,
     /// The last event is a Rotate event that begins here.
     pub(super) rotate: Option<u64>,
-    /// Bytes behind the end, and what is wrong with them.
+    /// Bytes behind the end, and their defect.
     pub(super) torn: Option<(u64, String)>,
 }
 
@@ -195,10 +195,14 @@ pub(super) fn scan_to_end(library: &Library, file: &FileEntry) -> Result<End, Li
 
 /// Adds a mark if the last one is far enough away.
 pub(super) fn mark(marks: &mut Vec<Mark>, header_end: u64, offset: u64, state: &StreamState) {
-    let last = marks.last().map_or(header_end, |mark| mark.offset);
-    if offset >= last + MARK_BYTES {
+    if is_mark_due(marks, header_end, offset) {
         marks.push(Mark { offset, state: state.clone() });
     }
+}
+
+/// Whether a mark at this place would be far enough behind the last one.
+pub(super) fn is_mark_due(marks: &[Mark], header_end: u64, offset: u64) -> bool {
+    offset >= marks.last().map_or(header_end, |mark| mark.offset) + MARK_BYTES
 }
 
 /// The groups of a file, from a mark on: for each its first event and its GTID.

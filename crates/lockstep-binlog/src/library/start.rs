@@ -57,7 +57,7 @@ impl Start {
     }
 }
 
-/// What a search needs to know of a file.
+/// A file's entry, as far as a search needs it.
 struct FileView {
     number: u64,
     size: u64,

@@ -1,13 +1,13 @@
 //! The one writer of a library.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{FileEntry, Library, LibraryError, Position, State, scan};
+use super::{FileEntry, Library, LibraryError, Mark, Position, State, scan};
 use crate::event::{Checksum, EventWriter, FormatDescription, Group, Header, MAGIC, Stamp, split};
 use crate::gtid::{Gtid, StreamState};
 
@@ -31,7 +31,7 @@ pub struct Torn {
     pub end: u64,
     /// Bytes cut.
     pub bytes: u64,
-    /// What was wrong with them.
+    /// Their defect.
     pub why: String,
 }
 
@@ -66,7 +66,9 @@ impl Writer {
     /// # Errors
     /// [`LibraryError`] if files cannot be read or another process writes them.
     pub fn open(dir: &Path, name: &str, visibility: Visibility) -> Result<Writer, LibraryError> {
-        std::fs::create_dir_all(dir).map_err(LibraryError::io("create", dir))?;
+        // The files have the tables' contents: nobody but owner and group reads them.
+        let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
+        made.map_err(LibraryError::io("create", dir))?;
         let dir_file = File::open(dir).map_err(LibraryError::io("open", dir))?;
         if let Err(error) = flock(&dir_file, FlockOperation::NonBlockingLockExclusive) {
             return Err(match error {
@@ -132,7 +134,7 @@ impl Writer {
         Ok(())
     }
 
-    /// What was cut when the library was opened.
+    /// The cut that opening the library made, if any.
     pub fn torn(&self) -> Option<&Torn> {
         self.torn.as_ref()
     }
@@ -194,14 +196,14 @@ impl Writer {
         let header_end = events.position();
         let events = events.finish().map_err(|e| LibraryError::Refused(e.to_string()))?;
         let (temporary, path) = (temporary(&self.library), self.library.path(number));
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary);
-        let file_ref = file.as_mut().map_err(|e| LibraryError::io("create", &temporary)(e.kind().into()))?;
-        file_ref.write_all(&MAGIC).map_err(LibraryError::io("write", &temporary))?;
-        file_ref.write_all(&events).map_err(LibraryError::io("write", &temporary))?;
-        file_ref.sync_all().map_err(LibraryError::io("sync", &temporary))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o640);
+        let mut file = options.open(&temporary).map_err(LibraryError::io("create", &temporary))?;
+        file.write_all(&MAGIC).map_err(LibraryError::io("write", &temporary))?;
+        file.write_all(&events).map_err(LibraryError::io("write", &temporary))?;
+        file.sync_all().map_err(LibraryError::io("sync", &temporary))?;
         std::fs::rename(&temporary, &path).map_err(LibraryError::io("create", &path))?;
         self.dir.sync_all().map_err(LibraryError::io("sync", &self.library.shared.dir))?;
-        let file = file.map_err(LibraryError::io("create", &temporary))?;
         self.current = Some(Current { number, file, written: header_end, checksum: Checksum::Crc32 });
         Ok(FileEntry {
             number,
@@ -213,7 +215,7 @@ impl Writer {
         })
     }
 
-    /// Appends one or more whole event groups, whose end positions go on from [`Writer::end`].
+    /// Appends one or more whole event groups. Their positions continue from [`Writer::end`].
     ///
     /// # Errors
     /// [`LibraryError::Refused`] if the bytes are anything else; nothing is written then. Another error leaves the file as
@@ -297,16 +299,17 @@ impl Writer {
     /// Lets readers see all that is written to a file.
     fn publish(&mut self, number: u64, written: u64) {
         let mut state = self.library.lock();
-        let before = state.stream.clone();
+        let first = self.hidden.first().map(|(_, begin)| *begin);
+        let due = |file: &FileEntry| first.filter(|at| scan::is_mark_due(&file.marks, file.header_end, *at));
+        let mark =
+            state.file(number).and_then(due).map(|offset| Mark { offset, state: state.stream.clone() });
         for (gtid, _) in &self.hidden {
             state.stream.update(*gtid);
         }
-        if let Some(entry) = state.file_mut(number) {
-            debug_assert!(entry.size <= written, "the visible end never moves back");
-            entry.size = written;
-            if let Some((_, begin)) = self.hidden.first() {
-                scan::mark(&mut entry.marks, entry.header_end, *begin, &before);
-            }
+        if let Some(file) = state.file_mut(number) {
+            debug_assert!(file.size <= written, "the visible end never moves back");
+            file.size = written;
+            file.marks.extend(mark);
         }
         self.hidden.clear();
         drop(state);
@@ -316,7 +319,7 @@ impl Writer {
     /// Makes durable what was appended.
     ///
     /// # Errors
-    /// [`LibraryError`] if the disk refuses. What it has then is unknown, so every later call fails.
+    /// [`LibraryError`] if the disk refuses. The file's durable content is unknown then, so every later call fails.
     pub fn sync(&mut self) -> Result<(), LibraryError> {
         self.ready()?;
         let Some(current) = &self.current else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Who may sign in: a file with one account a line.
+//! Accounts that may sign in: a file with one account a line.
 //!
 //! ```text
 //! # user and password, or the hash that SELECT PASSWORD('…') shows

@@ -1,4 +1,4 @@
-//! Who reads the stream, and how far. For status only: no decision depends on an acknowledgement.
+//! The connections, and each consumer's progress. For status only: no decision depends on an acknowledgement.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -34,9 +34,9 @@ pub struct StreamProgress {
     pub server_id: u32,
     /// The file that it reads.
     pub file: String,
-    /// The end of what was sent.
+    /// The end of the last event sent.
     pub sent: Position,
-    /// The GTIDs of what was sent.
+    /// The last GTID sent in each domain.
     pub gtids: ReplicaState,
     /// Bytes that are not sent yet.
     pub behind: u64,

@@ -1,6 +1,6 @@
 //! The stream of events for one consumer.
 //!
-//! [`Filter`] decides on each event of the files: sent as it is, changed, or left out. It performs no I/O. [`run`] reads
+//! [`Filter`] decides on each event of the files: sent as it is, changed, or left out. It performs no I/O. `run` reads
 //! the files and writes to the connection. It never waits for an acknowledgement, so a consumer delays nobody but itself.
 
 use std::borrow::Cow;
@@ -47,7 +47,7 @@ impl From<LibraryError> for SqlError {
     }
 }
 
-/// What becomes of an event.
+/// The decision on an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Passed<'a> {
     /// The event to send; `None`: it is left out.
@@ -127,6 +127,8 @@ impl Filter {
         let damaged = |why: DecodeError| SqlError::fatal(format!("an event of the binlog {why}"));
         let header = Header::parse(event).map_err(damaged)?;
         if header.kind == kind::FORMAT_DESCRIPTION {
+            // A crash of the source may have left a group incomplete. A replica rolls it back at this event.
+            (self.group, self.leaving_out) = (Group::Outside, false);
             let event = self.format_description(event, true).map_err(damaged)?;
             return Ok(Passed { event: Some(Cow::Owned(event)), group_end: false, until: false });
         }
@@ -209,7 +211,7 @@ pub struct Limits {
     pub catch_up: Duration,
 }
 
-/// What a stream needs beside its connection.
+/// The inputs of a stream, beside its connection.
 pub(super) struct Source<'a> {
     pub(super) library: &'a Library,
     pub(super) settings: &'a Settings,
@@ -299,11 +301,10 @@ fn stream(
 ) -> Result<(), End> {
     let registered = source.registered;
     let start = source.start(options, dump)?;
-    let mut reader = source.library.reader(&registered.label(), start.at)?;
     let filter = Filter::new(options, start.clone());
     let progress = StreamProgress {
         server_id: dump.server_id,
-        file: reader.file_name(),
+        file: source.library.file_name(start.at.file),
         sent: start.at,
         gtids: filter.sent().clone(),
         behind: 0,
@@ -311,6 +312,7 @@ fn stream(
         acked: None,
     };
     registered.update(|consumer| consumer.stream = Some(progress));
+    let mut reader = source.library.reader(&registered.label(), start.at)?;
     let last_sent = Instant::now();
     let mut sender = Sender { transport, source, options, filter, last_sent };
     sender.begin(&reader, &start)?;
@@ -412,7 +414,7 @@ impl Sender<'_> {
         self.note(reader)
     }
 
-    /// Updates status after a write, and looks at what the consumer has sent.
+    /// Updates status after a write, and takes the consumer's packets.
     fn note(&mut self, reader: &Reader) -> Result<(), End> {
         self.last_sent = Instant::now();
         let (file, sent, gtids) = (reader.file_name(), reader.position(), self.filter.sent().clone());
@@ -464,5 +466,105 @@ impl Sender<'_> {
 
     fn flush_if_any(&mut self, reader: &Reader) -> Result<(), End> {
         if self.transport.has_queued() { self.flush(reader) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{EventWriter, GtidEvent, Stamp, gtid_flag};
+    use crate::gtid::StreamState;
+    use crate::library::Position;
+
+    const STAMP: Stamp = Stamp { timestamp: 7, server_id: 10 };
+
+    fn filter(change: impl FnOnce(&mut StreamOptions)) -> Filter {
+        let mut options = StreamOptions {
+            gtids: Some(ReplicaState::default()),
+            until: None,
+            capability: knows::GTID,
+            checksum: Some(Checksum::Crc32),
+            heartbeat: None,
+            annotate: true,
+            non_block: false,
+            skip_replication: false,
+            semi_sync: false,
+        };
+        change(&mut options);
+        let at = Position { file: 1, offset: 4 };
+        let start = Start { at, state: StreamState::default(), skip: ReplicaState::default() };
+        Filter::new(&options, start)
+    }
+
+    fn event(build: impl FnOnce(&mut EventWriter)) -> Vec<u8> {
+        let mut writer = EventWriter::at(4);
+        build(&mut writer);
+        writer.finish().unwrap()
+    }
+
+    fn gtid(flags: u8, seqno: u64) -> Vec<u8> {
+        let gtid = Gtid { domain: 1, server: 10, seqno };
+        event(|w| w.gtid(7, &GtidEvent { gtid, flags, commit_id: None, extra: vec![0; 6] }))
+    }
+
+    fn sends(filter: &mut Filter, event: &[u8]) -> bool {
+        filter.pass(event, Checksum::Crc32).unwrap().event.is_some()
+    }
+
+    #[test]
+    fn incomplete_group_of_a_crashed_source_ends_with_its_file() {
+        let mut filter = filter(|_| {});
+        let format = FormatDescription {
+            timestamp: 1,
+            server_id: 10,
+            version: "10.11".into(),
+            created: 1,
+            checksum: Checksum::Crc32,
+        };
+        let format = event(|w| w.format_description(&format));
+        let list = event(|w| w.gtid_list(STAMP, &[]));
+        for event in [&gtid(0, 1), &format, &list, &gtid(0, 2)] {
+            assert!(sends(&mut filter, event));
+        }
+    }
+
+    #[test]
+    fn skipped_replication_leaves_out_marked_events() {
+        let marked = event(|w| w.event(STAMP, kind::QUERY, flag::SKIP_REPLICATION, &[&[0; 20]]));
+        let group = gtid(gtid_flag::STANDALONE, 1);
+        for skip in [true, false] {
+            let mut filter = filter(|options| options.skip_replication = skip);
+            assert!(sends(&mut filter, &group));
+            assert_eq!(sends(&mut filter, &marked), !skip);
+            assert_eq!(filter.group, Group::Outside);
+        }
+    }
+
+    #[test]
+    fn annotate_events_depend_on_request_and_capability() {
+        let annotate = event(|w| w.event(STAMP, kind::ANNOTATE_ROWS, 0, &[b"INSERT INTO t VALUES (1)"]));
+        for (wanted, capability, expected) in [
+            (true, knows::GTID, Some(kind::ANNOTATE_ROWS)),
+            (false, knows::GTID, None),
+            (false, knows::ANNOTATE, Some(kind::ANNOTATE_ROWS)),
+            (false, 0, Some(kind::QUERY)),
+        ] {
+            let mut filter = filter(|options| (options.annotate, options.capability) = (wanted, capability));
+            let passed = filter.pass(&annotate, Checksum::Crc32).unwrap();
+            assert_eq!(passed.event.map(|event| event[4]), expected);
+        }
+    }
+
+    #[test]
+    fn group_end_is_reported_for_sent_groups_only() {
+        let mut filter = filter(|_| {});
+        filter.start.skip.set(Gtid { domain: 1, server: 10, seqno: 1 });
+        let xid = event(|w| w.xid(STAMP, 1));
+        for (seqno, sent) in [(1, false), (2, true)] {
+            assert_eq!(sends(&mut filter, &gtid(0, seqno)), sent);
+            let passed = filter.pass(&xid, Checksum::Crc32).unwrap();
+            assert_eq!((passed.event.is_some(), passed.group_end), (sent, sent));
+        }
+        assert_eq!(filter.sent().to_string(), "1-10-2");
     }
 }

@@ -9,8 +9,8 @@
 //! | [`statement`] | recognises the statements that replicas and tools send; no I/O |
 //! | [`session`] | answers them; no I/O |
 //! | [`dump`] | the stream of events for one consumer |
-//! | [`accounts`] | who may sign in |
-//! | [`consumers`] | who reads the stream, and how far |
+//! | [`accounts`] | the accounts that may sign in |
+//! | [`consumers`] | the connections, and how far each consumer is |
 //! | [`server`] | listens; one thread for each connection |
 //!
 //! TLS belongs into `transport`, between a socket and its packets.

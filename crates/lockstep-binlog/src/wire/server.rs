@@ -30,9 +30,9 @@ const STACK: usize = 512 << 10;
 pub struct ServerConfig {
     /// Where it listens. Port 0 takes a free one.
     pub listen: SocketAddr,
-    /// What connections are told.
+    /// Values for the statements of connections.
     pub settings: Settings,
-    /// Who may sign in.
+    /// The accounts that may sign in.
     pub accounts: Accounts,
     /// Connections at the same time; another one is refused with error 1040.
     pub max_connections: usize,

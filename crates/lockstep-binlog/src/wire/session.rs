@@ -11,7 +11,7 @@ use crate::event::Checksum;
 use crate::gtid::ReplicaState;
 use crate::library::Library;
 
-/// The values that connections are told.
+/// Values for the statements of connections.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// The version, such as `10.11.0-MariaDB-lockstep`. Replicas use GTIDs with version 10 or later.
@@ -38,7 +38,7 @@ impl Default for Settings {
     }
 }
 
-/// What answers are taken from.
+/// The sources of answers.
 pub struct Sources<'a> {
     /// The values that do not change.
     pub settings: &'a Settings,
@@ -75,7 +75,7 @@ pub mod knows {
     pub const GTID: u64 = 4;
 }
 
-/// What a consumer has asked for, by statements and with its request.
+/// A consumer's request, with the settings of its statements.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamOptions {
     /// The GTID state to go on from; `None`: file and position.
@@ -300,7 +300,7 @@ impl Session {
         value.parse().map(Some).map_err(|e| SqlError::fatal(format!("@{name}: {e}")))
     }
 
-    /// What the consumer has asked for.
+    /// The consumer's request, with the settings of its statements.
     ///
     /// # Errors
     /// [`SqlError`] if a variable has no valid value.

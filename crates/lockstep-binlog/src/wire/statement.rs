@@ -181,7 +181,7 @@ fn name(text: &str) -> Option<(&str, &str)> {
     (!word.is_empty()).then_some((word, rest))
 }
 
-/// A string at the front of `text`, and what follows it.
+/// A string at the front of `text`, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut chars = text.char_indices();
     let (_, quote) = chars.next()?;

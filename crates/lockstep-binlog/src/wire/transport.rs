@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, recv};
 
@@ -45,13 +45,19 @@ impl Transport {
 
     /// Waits for a payload; `None` if the peer has closed the connection. The reply goes on from its number.
     pub(super) fn read(&mut self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
-        self.stream.set_read_timeout(Some(timeout))?;
+        let deadline = Instant::now() + timeout;
         loop {
             let next = self.decoder.take().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
             if let Some((payload, answer)) = next {
                 self.sequence = answer;
                 return Ok(Some(payload));
             }
+            // A peer that sends single bytes gets no more time.
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
             match self.stream.read(&mut self.input) {
                 Ok(0) => return Ok(None),
                 Ok(len) => self.decoder.push(&self.input[..len]),
