@@ -86,7 +86,7 @@ pub enum FrontEnd {
     /// transferred to it: [`Delivery::StateNeeded`] means that the log lacks what follows its position.
     Reader {
         /// Without a position the deliveries begin after the last multiple of this, or at the beginning of a log that has
-        /// lost nothing. Where the log does not reach back to either, they begin with the next entry. At least 1.
+        /// lost nothing. Where the log does not reach back to either, the member waits for the next multiple. At least 1.
         begins_at_multiple_of: Seqno,
     },
     /// Nothing: an arbitrator. An entry is finished once it is committed, and none is delivered.

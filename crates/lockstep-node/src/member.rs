@@ -318,9 +318,10 @@ impl Member {
         }
     }
 
-    /// Whether delivery stops at the commit index even under a weak policy: this member donates or leaves.
+    /// Whether delivery stops at the commit index even under a weak policy: this member donates or leaves, or has a reader.
     fn delivers_committed_only(&self) -> bool {
-        self.recovery.transfers.is_donating() || self.roster.leave.has_begun()
+        let reads = matches!(self.ctx.front_end, FrontEnd::Reader { .. });
+        reads || self.recovery.transfers.is_donating() || self.roster.leave.has_begun()
     }
 
     fn policy_step(&mut self) {
@@ -347,7 +348,7 @@ impl Member {
                     self.delivery.pace.written(&self.ctx, &op);
                     self.recovery.votes.follow(&op);
                     self.roster.disk_notes.follow(&op);
-                    self.delivery.statement_results.follow(&op);
+                    self.delivery.statement_results.follow(&op.entries);
                     self.delivery.deliverer.follow(&op);
                     if op.truncate_from.is_some_and(|from| from < self.delivery.deliverer.next_index())
                         && diverged.is_none()

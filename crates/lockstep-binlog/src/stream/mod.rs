@@ -29,8 +29,8 @@ use std::fmt;
 
 /// The bytes of open streaming transactions that are kept in memory, all together.
 pub const STREAMS_MAX: usize = 2 << 30;
-/// The number of entries that may wait for a statement's result.
-pub const WAITING_MAX: usize = 100_000;
+/// The bytes of entries that may wait for a statement's result.
+pub const WAITING_MAX: usize = 1 << 30;
 
 /// The server id of the events of this history. All instances derive the same one. Two histories of one cluster have the
 /// same one with a probability of 2⁻³¹.
@@ -70,7 +70,8 @@ impl fmt::Display for StreamError {
             ),
             StreamError::NoResult(seqno) => write!(
                 f,
-                "the result of the statement at seqno {seqno} is not in the log, and {WAITING_MAX} entries wait for it"
+                "the result of the statement at seqno {seqno} is not in the log, and {} MiB of entries wait for it",
+                WAITING_MAX >> 20
             ),
             StreamError::GroupTooLarge(seqno) => {
                 write!(f, "the transaction at seqno {seqno} is larger than a binlog file may be")
@@ -118,6 +119,15 @@ impl Item {
             Item::WriteSet { seqno, .. } | Item::Statement { seqno, .. } | Item::View { seqno, .. } => *seqno,
         }
     }
+
+    /// About the bytes that it takes.
+    fn len(&self) -> usize {
+        match self {
+            Item::WriteSet { writeset, .. } => writeset.data.len() + writeset.key_bytes(),
+            Item::Statement { data, .. } => data.len(),
+            Item::View { .. } => 0,
+        }
+    }
 }
 
 /// The fragments of an open streaming transaction.
@@ -141,26 +151,32 @@ pub struct Stream {
     server_id: u32,
     /// Entries that wait for the result of the first one, a statement.
     waiting: VecDeque<Item>,
+    waiting_bytes: usize,
     results: BTreeMap<Seqno, Option<String>>,
     open: BTreeMap<(ViewUuid, u64), Open>,
     open_bytes: usize,
     commit_groups: CommitGroups,
     /// The last entry that has become a group or a hole.
     done: Seqno,
+    /// Groups up to here are in the files, or no part of them.
+    written: Seqno,
 }
 
 impl Stream {
-    /// A stream of this history's entries after `position`.
-    pub fn new(domain: u32, history: Uuid, position: Seqno) -> Stream {
+    /// A stream of this history's entries after `position`. The caller does not need the groups up to `written`: their
+    /// fragments may be missing.
+    pub fn new(domain: u32, history: Uuid, position: Seqno, written: Seqno) -> Stream {
         Stream {
             domain,
             server_id: server_id_of(history),
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             results: BTreeMap::new(),
             open: BTreeMap::new(),
             open_bytes: 0,
             commit_groups: CommitGroups::default(),
             done: position,
+            written,
         }
     }
 
@@ -196,10 +212,11 @@ impl Stream {
     /// # Errors
     /// [`StreamError`]; the stream cannot be used any more.
     pub fn on_item(&mut self, item: Item) -> Result<Vec<Group>, StreamError> {
+        self.waiting_bytes += item.len();
         self.waiting.push_back(item);
         let groups = self.advance()?;
         match self.waits_for() {
-            Some(seqno) if self.waiting.len() > WAITING_MAX => Err(StreamError::NoResult(seqno)),
+            Some(seqno) if self.waiting_bytes > WAITING_MAX => Err(StreamError::NoResult(seqno)),
             _ => Ok(groups),
         }
     }
@@ -210,7 +227,9 @@ impl Stream {
     /// # Errors
     /// As [`Stream::on_item`].
     pub fn on_result(&mut self, seqno: Seqno, error: Option<String>) -> Result<Vec<Group>, StreamError> {
-        if seqno > self.done {
+        // A result follows its statement in the log.
+        let last = self.waiting.back().map_or(self.done, Item::seqno);
+        if seqno > self.done && seqno <= last {
             self.results.entry(seqno).or_insert(error);
         }
         self.advance()
@@ -227,6 +246,7 @@ impl Stream {
                 self.waiting.push_front(item);
                 break;
             }
+            self.waiting_bytes -= item.len();
             groups.extend(self.take(item)?);
             self.done = seqno;
         }
@@ -279,7 +299,14 @@ impl Stream {
         }
         let is_streaming = !begins;
         if is_streaming && !self.open.contains_key(&key) {
-            return Err(StreamError::BeganBefore(seqno));
+            // It began before the position. Its group is in the files already, or it has none here.
+            if ends && seqno > self.written {
+                return Err(StreamError::BeganBefore(seqno));
+            }
+            if ends {
+                self.commit_groups.alone(seqno);
+            }
+            return Ok(None);
         }
         if !ends {
             self.open_bytes += writeset.data.len();
@@ -324,6 +351,9 @@ impl Stream {
     ) -> Result<Option<Group>, StreamError> {
         let mut events = source_events(data, Source::Statement).map_err(|e| StreamError::Source(seqno, e))?;
         let commit_id = self.commit_groups.alone(seqno);
+        if events.iter().any(SourceEvent::is_for_one_server) {
+            return Ok(None);
+        }
         if let Some(error) = error {
             let code = error_code(error);
             let has_effect = events.iter().any(SourceEvent::may_have_effect_in_part);
@@ -335,8 +365,14 @@ impl Stream {
         if events.is_empty() {
             return Ok(None);
         }
-        self.group(seqno, gtid_flag::STANDALONE | gtid_flag::DDL, commit_id, Body::Statement(events))
-            .map(Some)
+        // `CREATE TABLE ... LIKE` of a temporary table has two statements.
+        let group = match events.len() {
+            1 => {
+                self.group(seqno, gtid_flag::STANDALONE | gtid_flag::DDL, commit_id, Body::Statement(events))
+            }
+            _ => self.group(seqno, gtid_flag::DDL, commit_id, Body::Transaction(events)),
+        };
+        group.map(Some)
     }
 
     fn group(&self, seqno: Seqno, flags: u8, commit_id: u64, body: Body) -> Result<Group, StreamError> {
@@ -351,7 +387,8 @@ impl Stream {
 
 /// The number in a server's error text: `..., Error_code: 1051;`.
 fn error_code(text: &str) -> Option<u16> {
-    let (_, rest) = text.split_once("Error_code: ")?;
+    // Warnings may precede the error.
+    let (_, rest) = text.rsplit_once("Error_code: ")?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok().filter(|code| *code != 0)
 }

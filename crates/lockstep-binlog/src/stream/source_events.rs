@@ -65,6 +65,12 @@ impl SourceEvent {
             || !one_object.iter().any(|start| words.starts_with(start))
     }
 
+    /// Whether the statement concerns the servers' programs and not their data. MariaDB's binlog leaves it out as well.
+    pub(super) fn is_for_one_server(&self) -> bool {
+        let words = self.text().map(|text| first_words(text, 2)).unwrap_or_default();
+        ["INSTALL", "UNINSTALL"].iter().any(|start| words.starts_with(start))
+    }
+
     /// Sets the error that the statement had on its origin: a replica expects it.
     pub(super) fn set_error_code(&mut self, code: u16) {
         if self.is_query()

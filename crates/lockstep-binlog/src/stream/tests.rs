@@ -25,7 +25,7 @@ fn ddl(seqno: Seqno, text: &str) -> Item {
 }
 
 fn stream() -> Stream {
-    Stream::new(1, HISTORY, 0)
+    Stream::new(1, HISTORY, 0, 0)
 }
 
 fn seqnos(groups: &[Group]) -> Vec<u64> {
@@ -120,10 +120,13 @@ fn stream_waits_for_result_of_statement() {
 #[test]
 fn first_result_of_statement_counts() {
     let mut stream = stream();
-    assert!(stream.on_result(1, Some("exists, Error_code: 1050;".into())).unwrap().is_empty());
-    assert!(stream.on_result(1, None).unwrap().is_empty());
-    assert!(stream.on_item(ddl(1, "CREATE TABLE t (a INT)")).unwrap().is_empty(), "it had no effect");
-    assert_eq!(stream.done(), 1);
+    assert!(stream.on_result(1, None).unwrap().is_empty(), "of an earlier history: the statement follows");
+    assert!(stream.on_item(ddl(1, "CREATE TABLE t (a INT)")).unwrap().is_empty());
+    assert!(stream.on_item(ddl(2, "CREATE TABLE u (a INT)")).unwrap().is_empty());
+    assert!(stream.on_result(2, Some("exists, Error_code: 1050;".into())).unwrap().is_empty());
+    assert!(stream.on_result(2, None).unwrap().is_empty());
+    assert_eq!(seqnos(&stream.on_result(1, None).unwrap()), [1], "the second one had no effect");
+    assert_eq!(stream.done(), 2);
 }
 
 #[test]
@@ -139,7 +142,7 @@ fn failed_statement_with_effect_has_error_code() {
 
 #[test]
 fn server_id_depends_on_history_alone() {
-    assert_eq!(stream().server_id(), Stream::new(7, HISTORY, 99).server_id());
+    assert_eq!(stream().server_id(), Stream::new(7, HISTORY, 99, 99).server_id());
     assert_ne!(server_id_of(HISTORY), server_id_of(Uuid([8; 16])));
     assert!(server_id_of(HISTORY) > 1 && server_id_of(HISTORY) < 1 << 31);
 }
@@ -149,7 +152,7 @@ fn groups_do_not_depend_on_where_stream_began() {
     let items: Vec<Item> =
         (1..200).map(|seqno| write(seqno, WHOLE, seqno as u64, &format!("{}", seqno % 7))).collect();
     let all = |from: Seqno| {
-        let mut stream = Stream::new(1, HISTORY, from);
+        let mut stream = Stream::new(1, HISTORY, from, from);
         let later = items.iter().filter(|item| item.seqno() > from).cloned();
         later
             .flat_map(|item| stream.on_item(item).unwrap())
@@ -185,4 +188,53 @@ fn new_process_reads_from_open_transaction_or_block_of_commit_ids() {
     assert_eq!(stream.resume_position(), 130, "131 is the first fragment");
     stream.on_item(write(197, flags::TRX_END, 500, "c")).unwrap();
     assert_eq!(stream.resume_position(), 192);
+}
+
+#[test]
+fn streaming_transaction_that_is_in_the_files_needs_no_fragments() {
+    let mut stream = Stream::new(1, HISTORY, 64, 70);
+    assert!(stream.on_item(write(66, 0, 1, "a")).unwrap().is_empty());
+    assert!(stream.on_item(write(68, flags::TRX_END, 1, "b")).unwrap().is_empty());
+    assert!(stream.on_item(write(69, 0, 2, "a")).unwrap().is_empty());
+    let lost = stream.on_item(write(71, flags::TRX_END, 2, "b")).unwrap_err();
+    assert_eq!(lost, StreamError::BeganBefore(71));
+}
+
+#[test]
+fn commit_ids_do_not_depend_on_missing_fragments() {
+    let items = |stream: &mut Stream, from: Seqno| {
+        let all = [
+            write(60, flags::TRX_START, 1, "s"),
+            write(65, WHOLE, 2, "a"),
+            write(66, flags::TRX_END, 1, "s"),
+            write(67, WHOLE, 3, "b"),
+        ];
+        let later = all.into_iter().filter(|item| item.seqno() > from);
+        let groups: Vec<Group> = later.flat_map(|item| stream.on_item(item).unwrap()).collect();
+        groups.last().unwrap().encode(4).unwrap()
+    };
+    let whole = items(&mut Stream::new(1, HISTORY, 0, 0), 0);
+    assert_eq!(items(&mut Stream::new(1, HISTORY, 64, 66), 64), whole);
+}
+
+#[test]
+fn statement_of_two_queries_is_one_group_with_commit() {
+    let mut stream = stream();
+    let mut data = statement("shop", "CREATE TEMPORARY TABLE x (a INT)");
+    data.extend(statement("shop", "CREATE TABLE t LIKE x"));
+    stream.on_item(Item::Statement { seqno: 1, pass: true, data: data.into() }).unwrap();
+    assert_eq!(kinds(&stream.on_result(1, None).unwrap()[0], 4), [162, 2, 2, 16]);
+}
+
+#[test]
+fn plugin_of_one_server_is_no_part_of_the_stream() {
+    let mut stream = stream();
+    stream.on_item(ddl(1, "INSTALL PLUGIN x SONAME 'x.so'")).unwrap();
+    assert!(stream.on_result(1, None).unwrap().is_empty());
+}
+
+#[test]
+fn last_error_number_of_text_counts() {
+    assert_eq!(error_code("deprecated, Error_code: 1287; unknown table, Error_code: 1051;"), Some(1051));
+    assert_eq!(error_code("no number"), None);
 }

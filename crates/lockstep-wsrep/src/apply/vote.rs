@@ -27,18 +27,19 @@ impl Executed {
         self != Executed::Rows
     }
 
-    /// Reports the statement's result to the log. The server may have hidden an error, and only the origin's tells it.
+    /// Reports the statement's result to the log, if it is known and holds for every member. The server may have hidden an
+    /// error: then only the origin can ask for it.
     pub(crate) fn report(self, cx: &Context, seqno: Seqno, error: &[u8]) {
         let Some(node) = cx.node().filter(|_| self.is_statement()) else { return };
         let own = self == Executed::OwnStatement;
-        let hidden = match text_of(error).is_empty() {
-            true if own => server_error::of_own_statement().filter(|number| *number != 0),
-            true if server_error::are_hidden() == Some(true) => return,
-            _ => None,
-        };
-        match hidden {
+        let number = if own { server_error::of_own_statement() } else { None };
+        let shows_errors = server_error::are_hidden() == Some(false);
+        match number {
+            Some(number) if server_error::is_local(number) => {}
+            Some(0) => node.statement_executed(seqno, b"", own),
             Some(number) => node.statement_executed(seqno, format!("Error_code: {number};").as_bytes(), own),
-            None => node.statement_executed(seqno, error, own),
+            None if shows_errors || !text_of(error).is_empty() => node.statement_executed(seqno, error, own),
+            None => {}
         }
     }
 }

@@ -1,15 +1,14 @@
 //! From the node's deliveries to the library of binlog files.
 //!
 //! Files begin at fixed seqnos, every [`FILE_SEQNOS`], and where the one before has grown to [`FILE_BYTES`]: so every
-//! instance has the same files. An instance whose first entry is not at such a border writes nothing until the next one,
-//! unless it has the log from its beginning.
+//! instance has the same files.
 
 use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
-use lockstep_binlog::stream::{Group, Item, Stream};
+use lockstep_binlog::stream::{Group, Item, Stream, server_id_of};
 use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState, Writer};
 use lockstep_node::core::members::View;
 use lockstep_node::core::{EntryKind, Gtid, Seqno, Uuid};
-use lockstep_node::{Delivery, Node, Ordered, StatementResult, ViewInfo, ViewStatus};
+use lockstep_node::{Delivery, Ordered, StatementResult, ViewInfo, ViewStatus};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,9 +17,12 @@ pub(super) const FILE_SEQNOS: Seqno = 1 << 16;
 /// A file that has this size ends before the next group.
 const FILE_BYTES: u64 = 1 << 30;
 /// Files of one block of seqnos are numbered within it.
-const FILES_OF_BLOCK: u64 = 100;
+const FILES_OF_BLOCK: u64 = 10_000;
 /// The server's version in format descriptions: part of the files, so the same on every instance.
 pub(super) const VERSION: &str = "10.11.0-MariaDB-lockstep";
+/// Why an instance cannot go on with its files.
+const CANNOT_CONTINUE: &str = "the members' logs do not continue the files of this instance: it was away for too long, or the \
+                               cluster's history is another one. Move the directory `files` away, and start the instance again";
 /// How often the files are synced, and the position is saved.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Groups are written together up to this size.
@@ -104,10 +106,10 @@ impl Feed {
     ///
     /// # Errors
     /// Why the stream cannot go on, for people.
-    pub(super) fn on_delivery(&mut self, node: &Node, delivery: Delivery) -> Result<(), String> {
+    pub(super) fn on_delivery(&mut self, delivery: Delivery) -> Result<(), String> {
         match delivery {
             Delivery::View { info, in_log } if info.status == ViewStatus::Primary => {
-                self.on_view(node, info, in_log)
+                self.on_view(info, in_log)
             }
             Delivery::Ordered(ordered) => self.on_ordered(ordered),
             Delivery::Result(StatementResult { seqno, error }) => {
@@ -115,20 +117,16 @@ impl Feed {
                 let groups = stream.on_result(seqno, error).map_err(|e| e.to_string())?;
                 self.write(groups)
             }
-            Delivery::StateNeeded { .. } => Err(format!(
-                "the members' logs no longer reach back to seqno {}: this instance cannot continue its files. Move the \
-                 files in its directory away, and start it again",
-                self.written
-            )),
+            Delivery::StateNeeded { .. } => Err(CANNOT_CONTINUE.into()),
             _ => Ok(()),
         }
     }
 
-    fn on_view(&mut self, node: &Node, info: ViewInfo, in_log: bool) -> Result<(), String> {
+    fn on_view(&mut self, info: ViewInfo, in_log: bool) -> Result<(), String> {
         let view = View { number: info.number as u64, members: info.members };
-        let before = std::mem::replace(&mut self.view, view);
         let Some(stream) = &mut self.stream else {
-            return self.begin(node, info.gtid);
+            self.view = view;
+            return self.begin(info.gtid);
         };
         if info.gtid.uuid != self.history {
             return Err(format!(
@@ -140,23 +138,22 @@ impl Feed {
         if !in_log {
             return Ok(());
         }
-        let go_on = self.view.whose_streams_go_on(&before).into_iter().collect();
+        let go_on = view.whose_streams_go_on(&self.view).into_iter().collect();
+        self.view = view;
         let item = Item::View { seqno: info.gtid.seqno, go_on };
         let groups = stream.on_item(item).map_err(|e| e.to_string())?;
         self.write(groups)
     }
 
-    /// The deliveries begin after this position.
-    fn begin(&mut self, node: &Node, position: Gtid) -> Result<(), String> {
+    /// The deliveries begin after this position, which is a border of files if there are no files yet.
+    fn begin(&mut self, position: Gtid) -> Result<(), String> {
         self.history = position.uuid;
-        let stream = Stream::new(self.domain, position.uuid, position.seqno);
-        self.written = match self.last_in_library(stream.server_id())? {
+        self.written = match self.last_in_library(server_id_of(position.uuid))? {
+            Some(last) if last < position.seqno => return Err(CANNOT_CONTINUE.into()),
             Some(last) => last,
-            None if node.status().log.first <= 1 || position.seqno % FILE_SEQNOS == 0 => position.seqno,
-            // The first file begins at the next border.
-            None => position.seqno - position.seqno.rem_euclid(FILE_SEQNOS) + FILE_SEQNOS,
+            None => position.seqno,
         };
-        self.stream = Some(stream);
+        self.stream = Some(Stream::new(self.domain, position.uuid, position.seqno, self.written));
         Ok(())
     }
 
@@ -268,10 +265,20 @@ impl Feed {
     /// The files cannot be written.
     pub(super) fn on_idle(&mut self) -> Result<Option<Seqno>, String> {
         self.flush()?;
+        // A replica may start behind the last group: what follows up to here has no group.
+        if let Some(stream) = self.stream.as_ref().filter(|stream| stream.done() > self.written) {
+            let (domain, server, seqno) = (stream.domain(), stream.server_id(), stream.done() as u64);
+            self.writer.note_complete_to(BinlogGtid { domain, server, seqno });
+        }
         match self.synced_at.elapsed() >= SYNC_EVERY {
             true => self.sync(),
             false => Ok(None),
         }
+    }
+
+    /// Whether a sync is due, although more is there.
+    pub(super) fn is_sync_due(&self) -> bool {
+        self.synced_at.elapsed() >= SYNC_EVERY
     }
 
     /// Syncs the files and saves the position. As [`Feed::on_idle`].

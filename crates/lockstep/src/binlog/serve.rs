@@ -177,21 +177,22 @@ fn take_deliveries(node: &Node, mut feed: Feed, mut replicas: Replicas, log: &Me
             }
             Some(Delivery::Ordered(ordered)) => {
                 let seqno = ordered.seqno;
-                let taken = feed.on_delivery(node, Delivery::Ordered(ordered));
+                let taken = feed.on_delivery(Delivery::Ordered(ordered));
                 node.gone(seqno);
                 taken.err().map(End::Failed)
             }
             Some(delivery) => {
-                let taken = feed.on_delivery(node, delivery.clone());
+                let taken = feed.on_delivery(delivery.clone());
                 taken.err().map(End::Failed).or_else(|| end_by(delivery, &mut left))
             }
             None => None,
         };
         let is_idle = had_none || node.queued() == 0;
-        let written = match (end.is_some(), is_idle) {
-            (true, _) => feed.sync(),
-            (false, true) => feed.on_idle(),
-            (false, false) => Ok(None),
+        let written = match end {
+            Some(_) => feed.sync(),
+            None if is_idle => feed.on_idle(),
+            None if feed.is_sync_due() => feed.sync(),
+            None => Ok(None),
         };
         notice.look(feed.waits_for(), log);
         let served = written.and_then(|finished| {

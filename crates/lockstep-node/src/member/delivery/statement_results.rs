@@ -13,15 +13,14 @@
 use crate::api::StatementResult;
 use crate::member::context::Context;
 use bytes::Bytes;
-use lockstep_core::raft::WriteOp;
-use lockstep_core::{Entry, EntryKind, Micros, Seqno};
-use std::collections::BTreeMap;
+use lockstep_core::{Entry, EntryKind, Micros, Seqno, Uuid};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The time that the origin has before other members report.
 const REPORT_AFTER: Micros = 3_000_000;
 /// A report that is not in the log by then is sent again.
-const REPEAT_AFTER: Micros = 5_000_000;
-/// The number of results kept until they are in the log. The oldest are dropped first.
+const REPEAT_AFTER: Micros = 30_000_000;
+/// The number of results kept until they are in the log, and of those known to be there. The oldest are dropped first.
 const PENDING_MAX: usize = 4096;
 /// The longest error text in a note.
 const TEXT_MAX: usize = 512;
@@ -35,11 +34,28 @@ const SUCCESS: &str = "ok";
 pub(in crate::member) struct StatementResults {
     /// Results of this member's server that are not in the log, and when each is to be reported.
     pending: BTreeMap<Seqno, (StatementResult, Micros)>,
+    /// Statements whose results are in the log. This member's server may execute them later.
+    reported: BTreeSet<Seqno>,
+    /// The history of both.
+    history: Uuid,
 }
 
 impl StatementResults {
-    /// This member's server has executed a statement. `own`: of this member's client.
-    pub(in crate::member) fn executed(&mut self, now: Micros, result: StatementResult, own: bool) {
+    /// This member's server has executed a statement of this history. `own`: of this member's client.
+    pub(in crate::member) fn executed(
+        &mut self,
+        now: Micros,
+        history: Uuid,
+        result: StatementResult,
+        own: bool,
+    ) {
+        if std::mem::replace(&mut self.history, history) != history {
+            self.pending.clear();
+            self.reported.clear();
+        }
+        if self.reported.contains(&result.seqno) {
+            return;
+        }
         let due = if own { now } else { now.saturating_add(REPORT_AFTER) };
         self.pending.insert(result.seqno, (result, due));
         while self.pending.len() > PENDING_MAX {
@@ -48,12 +64,13 @@ impl StatementResults {
     }
 
     /// Reads the results among entries of the own log.
-    pub(in crate::member) fn follow(&mut self, op: &WriteOp) {
-        if self.pending.is_empty() {
-            return;
-        }
-        for result in op.entries.iter().filter_map(StatementResult::of) {
+    pub(in crate::member) fn follow(&mut self, written: &[Entry]) {
+        for result in written.iter().filter_map(StatementResult::of) {
             self.pending.remove(&result.seqno);
+            self.reported.insert(result.seqno);
+        }
+        while self.reported.len() > PENDING_MAX {
+            self.reported.pop_first();
         }
     }
 
@@ -101,6 +118,8 @@ mod tests {
     use super::*;
     use lockstep_core::{EntryHeader, MemberId, ProposalId, Uuid};
 
+    const HISTORY: Uuid = Uuid([4; 16]);
+
     fn note(member: MemberId, payload: Bytes) -> Entry {
         let proposal = ProposalId { member, ..ProposalId::default() };
         let header = EntryHeader { index: 7, term: 1, kind: EntryKind::Note, seqno: 4, proposal, time: 0 };
@@ -132,17 +151,29 @@ mod tests {
     fn other_members_result_is_due_after_the_origins_time() {
         let mut results = StatementResults::default();
         assert_eq!(results.deadline(), Micros::MAX);
-        results.executed(1_000, result(None), false);
+        results.executed(1_000, HISTORY, result(None), false);
         assert_eq!(results.deadline(), 1_000 + REPORT_AFTER);
-        results.executed(2_000, StatementResult { seqno: 5, error: None }, true);
+        results.executed(2_000, HISTORY, StatementResult { seqno: 5, error: None }, true);
         assert_eq!(results.deadline(), 2_000);
+    }
+
+    #[test]
+    fn result_that_is_in_the_log_before_is_not_reported() {
+        let mut results = StatementResults::default();
+        results.executed(0, HISTORY, StatementResult { seqno: 1, error: None }, true);
+        let entries = vec![note(Uuid([1; 16]), result(None).to_payload())];
+        results.follow(&entries);
+        results.executed(0, HISTORY, result(None), false);
+        assert_eq!(results.pending.keys().collect::<Vec<_>>(), [&1], "4 is in the log");
+        results.executed(0, Uuid([5; 16]), result(None), true);
+        assert_eq!(results.pending.keys().collect::<Vec<_>>(), [&4], "of another history");
     }
 
     #[test]
     fn pending_results_are_bounded() {
         let mut results = StatementResults::default();
         for seqno in 0..PENDING_MAX as Seqno + 10 {
-            results.executed(0, StatementResult { seqno, error: None }, true);
+            results.executed(0, HISTORY, StatementResult { seqno, error: None }, true);
         }
         assert_eq!(results.pending.len(), PENDING_MAX);
         assert_eq!(results.pending.first_key_value().unwrap().0, &10);

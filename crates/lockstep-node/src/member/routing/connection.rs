@@ -201,6 +201,20 @@ impl Member {
                 ),
             );
         }
+        if let FrontEnd::Reader { begins_at_multiple_of } = self.ctx.front_end
+            && !args.position.is_defined()
+        {
+            let history = self.ctx.raft.committed_state().history;
+            match self.readers_beginning(begins_at_multiple_of.max(1)) {
+                Ok(seqno) => args.position = Gtid { uuid: history, seqno },
+                Err(seqno) => {
+                    let missing = format!(
+                        "the members' logs do not reach back to where this reader may begin: it begins at seqno {seqno}"
+                    );
+                    return self.still_connecting(args, until, log_at, &missing);
+                }
+            }
+        }
         let state = self.ctx.raft.committed_state();
         let history = state.history;
         let committed = state.seqno;
@@ -229,9 +243,6 @@ impl Member {
             Gtid { uuid: history, seqno: view.gtid.seqno - 1 }
         } else {
             match self.ctx.front_end {
-                FrontEnd::Reader { begins_at_multiple_of } if !args.position.is_defined() => {
-                    Gtid { uuid: history, seqno: self.readers_beginning(begins_at_multiple_of) }
-                }
                 FrontEnd::Database | FrontEnd::Reader { .. } => args.position,
                 FrontEnd::Nothing => {
                     self.ctx.finished.raise(committed);
@@ -290,19 +301,23 @@ impl Member {
     }
 
     /// The position of a reader of the log that has none yet: see [`FrontEnd::Reader`].
-    fn readers_beginning(&mut self, multiple: Seqno) -> Seqno {
+    ///
+    /// # Errors
+    /// The seqno for which it waits.
+    fn readers_beginning(&mut self, multiple: Seqno) -> Result<Seqno, Seqno> {
         let committed = self.ctx.raft.committed_state();
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
         let whole = bases.first().filter(|base| base.index == 0).map_or(Seqno::MIN, |base| base.seqno);
-        let last = committed.seqno - committed.seqno.rem_euclid(multiple.max(1));
+        let last = committed.seqno - committed.seqno.rem_euclid(multiple);
         let begins = whole.max(last);
         let is_left_out = self.ctx.raft.gap_around(begins).is_some();
-        let begins = match self.delivery.deliverer.start(&bases, committed, begins) {
-            Ok(()) if !is_left_out => begins,
-            _ => committed.seqno,
-        };
+        let started = self.delivery.deliverer.start(&bases, committed, begins);
+        self.delivery.deliverer.stop();
+        if is_left_out || started.is_err() {
+            return Err(last + multiple);
+        }
         self.ctx.finished.raise(begins);
-        begins
+        Ok(begins)
     }
 
     fn still_connecting(&mut self, args: ConnectArgs, until: Micros, log_at: Micros, missing: &str) {

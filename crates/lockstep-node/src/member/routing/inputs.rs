@@ -559,7 +559,8 @@ impl Member {
 
     /// This member's server has executed a statement in total order. `own`: of this member's client.
     pub(crate) fn statement_executed(&mut self, result: StatementResult, own: bool) {
-        self.delivery.statement_results.executed(self.ctx.now, result, own);
+        let history = self.ctx.raft.tail_state().history;
+        self.delivery.statement_results.executed(self.ctx.now, history, result, own);
     }
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
