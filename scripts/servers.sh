@@ -23,6 +23,8 @@ second=(chaos:: galera:: rejoin:: restart:: special:: stress:: tools:: up:: veri
 long=(
     allow::allow_list_table_lock_delays_joiner_only
     applying::delayed_member_killed_in_ddl_and_stream_recovers
+    binlog::replica_of_binlog_server_has_what_the_cluster_has
+    binlog::replica_that_switches_between_instances_loses_nothing
     branch::majority_log_damage_is_reported_and_bootstrap_works
     chaos::isolation_holds_on_three_members_with_kills
     chaos::under_all_one_of_three_is_enough
@@ -59,7 +61,7 @@ longest)
     ;;
 esac
 
-binary=$(cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers --test servers --no-run --message-format=json |
+binary=$(cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers,lockstep-binlog/servers --test servers --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/servers-[^"]*\)".*/\1/p' | tail -n 1)
 [ -x "$binary" ] || {
     echo "servers: cargo did not report the path of the tests" >&2

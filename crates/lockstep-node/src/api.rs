@@ -75,6 +75,31 @@ pub type EndServer = Arc<dyn Fn(ServerEnd, &str) + Send + Sync>;
 /// answer counts, and the connection of an unknown peer waits.
 pub type AllowCheck = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
+/// The taker of a member's deliveries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FrontEnd {
+    /// A database. It takes the entries after its position, or the state of another member.
+    #[default]
+    Database,
+    /// A program without a database that takes the entries after its position, for instance to stream them as a binlog.
+    /// It takes only what Raft has committed, and learns the results of statements ([`Delivery::Result`]). No state can be
+    /// transferred to it: [`Delivery::StateNeeded`] means that the log lacks what follows its position.
+    Reader {
+        /// Without a position the deliveries begin after the last multiple of this, or at the beginning of a log that has
+        /// lost nothing. Where the log does not reach back to either, the member waits for the next multiple. At least 1.
+        begins_at_multiple_of: Seqno,
+    },
+    /// Nothing: an arbitrator. An entry is finished once it is committed, and none is delivered.
+    Nothing,
+}
+
+impl FrontEnd {
+    /// Whether this is a database.
+    pub fn is_database(self) -> bool {
+        self == FrontEnd::Database
+    }
+}
+
 /// Configuration of a node.
 #[derive(Clone)]
 pub struct NodeConfig {
@@ -97,10 +122,10 @@ pub struct NodeConfig {
     /// Whether to quarantine a damaged or lost log, so that this member returns as a new one. False for a founder, because
     /// it would split from the members that have the lost entries.
     pub may_begin_anew: bool,
-    /// Whether the member is an arbitrator: a voter with a log and no database. An entry is finished once it is committed.
-    /// No write-sets are delivered, and no state is requested.
-    pub arbitrator: bool,
-    /// False for `gcs.stateless`: the member is never chosen to copy its state. An arbitrator never is, also if this is true.
+    /// The taker of this member's deliveries.
+    pub front_end: FrontEnd,
+    /// False for `gcs.stateless`: the member is never chosen to copy its state. A member without a database never is, also
+    /// if this is true.
     pub donates: bool,
     /// Timing and sizes.
     pub tuning: Tuning,
@@ -433,6 +458,15 @@ pub struct Ordered {
     pub writeset: WriteSet,
 }
 
+/// The result of a statement in total order, as a server has reported it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatementResult {
+    /// The statement's seqno.
+    pub seqno: Seqno,
+    /// The server's error, which all members had; `None`: it succeeded.
+    pub error: Option<String>,
+}
+
 /// The result of a submission.
 #[derive(Clone, Debug)]
 #[allow(
@@ -476,6 +510,9 @@ pub enum Delivery {
     },
     /// An entry of another member, or an own one whose thread no longer waits for it.
     Ordered(Ordered),
+    /// The result of a statement in total order, once a server has executed it. For [`FrontEnd::Reader`] only, after the
+    /// statement; repeated if several servers have reported it.
+    Result(StatementResult),
     /// This member is to donate its state (`sst_donate_cb`) at its last finished seqno, then to call
     /// [`crate::Node::donation_done`]. From now until then it is Donor.
     Donate {

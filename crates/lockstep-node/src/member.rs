@@ -20,13 +20,15 @@ mod log_reads;
 mod log_retention;
 mod membership;
 mod outbox;
+#[cfg(test)]
+mod reader_tests;
 mod recovery;
 #[cfg(test)]
 mod relay_tests;
 mod routing;
 mod unreadable;
 
-use crate::api::{Delivery, Level, LocalState, Tuning};
+use crate::api::{Delivery, FrontEnd, Level, LocalState, Tuning};
 use crate::effect::{Effect, ReadFor, ReadRequest};
 use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
@@ -102,6 +104,7 @@ impl Member {
         let reverted_log = RevertedLog::new(&raft, (me.view_uuid, me.incarnation));
         let ctx = Context {
             raft,
+            front_end: if me.arbitrator { FrontEnd::Nothing } else { FrontEnd::Database },
             me,
             tuning,
             cluster: String::new(),
@@ -166,6 +169,9 @@ impl Member {
     pub(crate) fn deadline(&self) -> Micros {
         let mut at = self.ctx.raft.deadline().min(self.roster.health_reports.deadline());
         at = at.min(self.log_reads.deadline()).min(self.recovery.ending.deadline());
+        if self.ctx.connection.is_primary() {
+            at = at.min(self.delivery.statement_results.deadline());
+        }
         if self.ctx.raft.is_leader() {
             at = at.min(self.roster.leader_tasks.deadline());
         }
@@ -201,6 +207,7 @@ impl Member {
     /// Tells Raft what has changed here: time, pieces of large write-sets, the database's progress.
     fn inform_raft(&mut self) {
         self.delivery.submissions.propose_large(&mut self.ctx.raft, self.ctx.now);
+        self.delivery.statement_results.step(&mut self.ctx);
         self.delivery.low_water_mark.note(self.ctx.now, self.ctx.finished());
         self.ctx.raft.set_finished(self.ctx.finished());
         self.check_database();
@@ -311,9 +318,10 @@ impl Member {
         }
     }
 
-    /// Whether delivery stops at the commit index even under a weak policy: this member donates or leaves.
+    /// Whether delivery stops at the commit index even under a weak policy: this member donates or leaves, or has a reader.
     fn delivers_committed_only(&self) -> bool {
-        self.recovery.transfers.is_donating() || self.roster.leave.has_begun()
+        let reads = matches!(self.ctx.front_end, FrontEnd::Reader { .. });
+        reads || self.recovery.transfers.is_donating() || self.roster.leave.has_begun()
     }
 
     fn policy_step(&mut self) {
@@ -340,6 +348,7 @@ impl Member {
                     self.delivery.pace.written(&self.ctx, &op);
                     self.recovery.votes.follow(&op);
                     self.roster.disk_notes.follow(&op);
+                    self.delivery.statement_results.follow(&op.entries);
                     self.delivery.deliverer.follow(&op);
                     if op.truncate_from.is_some_and(|from| from < self.delivery.deliverer.next_index())
                         && diverged.is_none()

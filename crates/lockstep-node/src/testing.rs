@@ -1,6 +1,6 @@
 //! Values for the tests of several modules.
 
-use crate::api::{NodeConfig, Tuning};
+use crate::api::{FrontEnd, NodeConfig, Tuning};
 use lockstep_core::raft::WriteOp;
 use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId};
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(crate) fn config(dir: &Path) -> NodeConfig {
         zone: 0,
         wants_vote: true,
         may_begin_anew: true,
-        arbitrator: false,
+        front_end: FrontEnd::Database,
         donates: true,
         hold: None,
         thread_begins: None,

@@ -78,7 +78,7 @@ impl Hello {
             incoming: config.incoming.clone(),
             zone: config.zone,
             wants_vote: config.wants_vote,
-            arbitrator: config.arbitrator,
+            arbitrator: !config.front_end.is_database(),
             donates: config.donates,
         }
     }

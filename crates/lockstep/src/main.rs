@@ -2,6 +2,7 @@
 
 mod absent;
 mod arbitrator;
+mod binlog;
 mod cert;
 mod certification;
 mod check;
@@ -9,6 +10,7 @@ mod cluster_dir;
 mod command;
 mod fetch;
 mod log;
+mod log_member;
 mod query;
 mod rescue;
 mod server_health;
@@ -58,6 +60,8 @@ enum Command {
     /// Run a voter without a database. It keeps the log, so two servers and an arbitrator survive the loss of one.
     /// Accepts garbd's command line.
     Arbitrator(arbitrator::ArbitratorArgs),
+    /// Serve the cluster's transactions as one MariaDB binlog, from a member without a database.
+    Binlog(binlog::BinlogArgs),
     /// Compare the rows of all members at one seqno, while clients write. Exit code 0: all members are equal; 1: they
     /// differ; 3: the comparison failed; 4: the compared members are equal, and others were not compared.
     Verify(verify::VerifyArgs),
@@ -175,6 +179,7 @@ fn main() -> ExitCode {
     let json = command.wants_json();
     let outcome = match command {
         Command::Arbitrator(args) => arbitrator::run(args),
+        Command::Binlog(args) => binlog::run(args),
         Command::Up(args) => up::up(&args.dir, args.provider, args.port).map(|()| ExitCode::SUCCESS),
         Command::Down(args) => up::down(&args.dir, args.timeout).map(|()| ExitCode::SUCCESS),
         Command::Status(args) => status::run(&args.source, args.json, args.watch),

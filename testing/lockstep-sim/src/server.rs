@@ -147,6 +147,9 @@ impl Server {
             Delivery::StateFailed(_) => self.gives_up_data = true,
             Delivery::Failed(text) => self.failed = Some(text),
             Delivery::Inconsistent(text) => self.violation = Some(text),
+            Delivery::Result(_) => {
+                self.violation = Some("a server was told the result of a statement".into())
+            }
             Delivery::View { .. } | Delivery::Connected(_) | Delivery::Synced | Delivery::Closed => {}
         }
     }

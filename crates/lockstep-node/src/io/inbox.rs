@@ -1,6 +1,6 @@
 //! The queue of inputs from other threads to `ls-node`.
 
-use crate::api::{ConnectArgs, MembershipNow, NodeError, Tuning, VoteReply};
+use crate::api::{ConnectArgs, MembershipNow, NodeError, StatementResult, Tuning, VoteReply};
 use crate::io::writer::LogDone;
 use crate::operator::Answer;
 use crate::options::PolicyChange;
@@ -54,6 +54,8 @@ pub(crate) enum Input {
     /// This member is to go on alone.
     Bootstrap(Arc<Reply<Answer>>),
     FoundBefore(Seqno),
+    /// Whether the statement was of this member's client.
+    StatementExecuted(StatementResult, bool),
     Vote {
         seqno: Seqno,
         opinion: u64,

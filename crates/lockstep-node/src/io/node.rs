@@ -213,6 +213,15 @@ impl Node {
         self.push(Input::FoundBefore(seqno));
     }
 
+    /// This member's server has executed a statement in total order, with this error or none, and no other member has had
+    /// another result. `own`: of this member's client. The result goes into the log, for its readers ([`FrontEnd::Reader`]).
+    pub fn statement_executed(&self, seqno: Seqno, error: &[u8], own: bool) {
+        let end = error.iter().position(|byte| *byte == 0).unwrap_or(error.len());
+        let text = String::from_utf8_lossy(&error[..end]).into_owned();
+        let result = StatementResult { seqno, error: Some(text).filter(|text| !text.is_empty()) };
+        self.push(Input::StatementExecuted(result, own));
+    }
+
     /// The front end has handled the last exclusive delivery of [`Node::next`]. Further deliveries may be taken.
     pub fn handled(&self) {
         self.shared.deliveries.handled();

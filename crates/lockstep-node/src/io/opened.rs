@@ -12,7 +12,7 @@ pub(crate) struct Opened<D: Disk> {
     pub(crate) log: Log<D>,
     pub(crate) recovered: Recovered,
     pub(crate) builder: RestoreBuilder,
-    /// Its trim marks, outcomes, and last note.
+    /// Its trim marks, outcomes, and last disk note.
     pub(crate) marks: Vec<Entry>,
 }
 
@@ -36,7 +36,9 @@ impl<D: Disk> Opened<D> {
                     marks.push(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
                 }
                 if body.first() == Some(&(EntryKind::Note as u8)) {
-                    note = Some(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
+                    let entry = Entry::decode_body(index, term, body.clone()).map_err(trouble)?;
+                    // Members write notes as well, of other things than disks.
+                    note = Some(entry).filter(|entry| entry.proposal.member.is_nil()).or(note.take());
                 }
                 builder.record(index, term, body).map_err(trouble)
             }
@@ -48,5 +50,35 @@ impl<D: Disk> Opened<D> {
         let (log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
         marks.extend(note);
         Ok(Opened { log, recovered, builder, marks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records;
+    use lockstep_core::members::Membership;
+    use lockstep_core::snapshot::StateSnapshot;
+    use lockstep_core::{EntryHeader, MemberId, ProposalId, Uuid};
+    use lockstep_log::{MemDisk, WriteOp};
+
+    #[test]
+    fn last_disk_note_is_kept_though_notes_of_members_follow() {
+        let disk = MemDisk::new();
+        let options = Options { new_member_id: [1; 16], ..Options::default() };
+        let (mut log, _) = Log::open(disk.clone(), options.clone(), &mut |_| Ok(())).unwrap();
+        let state = StateSnapshot::genesis(Uuid([2; 16]), 0, Membership::default());
+        log.write(WriteOp { reset: Some(records::reset(&state)), ..WriteOp::default() }).unwrap();
+        let note = |index, member: MemberId| {
+            let proposal = ProposalId { member, number: index, ..ProposalId::default() };
+            let header = EntryHeader { index, term: 1, kind: EntryKind::Note, seqno: 0, proposal, time: 0 };
+            records::record(&Entry::new(header, &bytes::Bytes::from_static(b"note")))
+        };
+        let notes = vec![note(1, MemberId::NIL), note(2, MemberId::NIL), note(3, Uuid([7; 16]))];
+        log.write(WriteOp { records: notes, ..WriteOp::default() }).unwrap();
+        log.sync().unwrap();
+        log.close().unwrap();
+        let opened = Opened::new(&disk, options).unwrap();
+        assert_eq!(opened.marks.iter().map(|entry| entry.index).collect::<Vec<_>>(), [2]);
     }
 }

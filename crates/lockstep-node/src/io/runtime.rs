@@ -451,6 +451,7 @@ impl Runtime {
             Input::RepeatFromLog(text) => self.engine.repeat_from_log(&text),
             Input::Panic => panic!("debug.panic was set"),
             Input::FoundBefore(seqno) => self.engine.found_before(seqno),
+            Input::StatementExecuted(result, own) => self.engine.statement_executed(result, own),
             Input::Vote { seqno, opinion, text, reply } => self.engine.vote(seqno, opinion, text, reply),
             Input::Bootstrap(reply) => self.command(Command::Bootstrap, Commander::Thread(reply)),
             Input::Membership(reply) => reply.set(self.engine.membership_now()),

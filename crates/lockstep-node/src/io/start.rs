@@ -95,6 +95,9 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
     let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
     let mut engine = Member::new(order, me, tuning, finished.clone(), 0);
     engine.set_commit_barrier(config.hold.clone());
+    if !config.front_end.is_database() {
+        engine.set_front_end(config.front_end);
+    }
     let found = Rescued::of_start(&disk, &config.logger);
     engine.rescued_before(found.files.len() as u64, found.transactions);
     for entry in &marks {

@@ -2,7 +2,7 @@
 //!
 //! The router passes it to the components by reference. A component keeps its own state to itself.
 
-use crate::api::{Delivery, Level, Tuning};
+use crate::api::{Delivery, FrontEnd, Level, Tuning};
 use crate::effect::Effect;
 use crate::member::delivery::finished::Finished;
 use crate::member::membership::connection_state::ConnectionState;
@@ -19,6 +19,7 @@ pub(crate) struct Context {
     pub(crate) raft: Raft,
     /// This member's introduction.
     pub(crate) me: Hello,
+    pub(crate) front_end: FrontEnd,
     pub(crate) tuning: Tuning,
     /// The cluster's name.
     pub(crate) cluster: String,

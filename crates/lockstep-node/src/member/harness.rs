@@ -5,7 +5,7 @@ use super::context::Context;
 use super::disks::Disk;
 use super::membership::connection_state::ConnectionState;
 use super::{Admission, Member, Micros};
-use crate::api::{CommitBarrier, ConnectArgs, Delivery, Tuning};
+use crate::api::{CommitBarrier, ConnectArgs, Delivery, StatementResult, Tuning};
 use crate::effect::Effect;
 use crate::effect::TrimLimits;
 use crate::operator::{Answer, Command};
@@ -110,6 +110,8 @@ pub(super) struct Node {
     pub(super) views: Vec<Vec<String>>,
     /// Other members' write-sets, as delivered to the appliers.
     pub(super) applied: Vec<(Seqno, Bytes)>,
+    /// Results of statements, as delivered.
+    pub(super) results: Vec<StatementResult>,
     /// The last trim limits.
     pub(super) trim: Option<TrimLimits>,
     /// A state transfer that the server requests does not finish.
@@ -276,6 +278,7 @@ impl Lab {
             line_busy: BTreeMap::new(),
             views: Vec::new(),
             applied: Vec::new(),
+            results: Vec::new(),
             trim: None,
             disk: Disk::default(),
             copy_takes_long: false,
@@ -615,6 +618,7 @@ impl Lab {
                 node.to_finish.push(ordered.seqno);
                 node.applied.push((ordered.seqno, ordered.writeset.data));
             }
+            Delivery::Result(result) => node.results.push(result),
             _ => {}
         }
     }

@@ -60,7 +60,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         zone: 0,
         wants_vote: true,
         may_begin_anew: true,
-        arbitrator: false,
+        front_end: FrontEnd::Database,
         donates: true,
         hold: None,
         thread_begins: None,
@@ -169,6 +169,7 @@ impl Server {
                     Delivery::Failed(text) => assert!(u_failed.lock().unwrap().is_some(), "{text}"),
                     Delivery::Inconsistent(text) => leave(&n, text),
                     Delivery::Synced => s.store(true, Ordering::SeqCst),
+                    Delivery::Result(result) => panic!("a database was told {result:?}"),
                     Delivery::Closed => return,
                 }
                 n.handled();

@@ -7,6 +7,7 @@
 pub(crate) mod ctas_replay;
 pub(crate) mod journal;
 pub(crate) mod recovery;
+pub(crate) mod server_error;
 pub(crate) mod statement;
 
 use crate::host::Host;

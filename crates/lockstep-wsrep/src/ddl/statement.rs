@@ -1,7 +1,7 @@
 //! The server's calls for an own statement in total order, which runs alone in commit order between
 //! `to_execute_start` and `to_execute_end`.
 
-use crate::apply::vote;
+use crate::apply::vote::{self, Executed};
 use crate::context::Context;
 use crate::trx::append::keys_of;
 use crate::trx::state::{Place, Slot};
@@ -124,7 +124,7 @@ pub(crate) fn end(cx: &Context, conn: ConnId, error: &[u8]) -> Status {
         return Status::CONN_FAIL;
     };
     // The status does not matter here: the statement has ended in order. A lost vote fails the provider, which logs it.
-    vote::judge(cx, slot.seqno, error, true);
+    vote::judge(cx, slot.seqno, error, Executed::OwnStatement);
     if slot.pass {
         cx.ddl.done(&cx.host, cx.identity.at(slot.seqno));
     }

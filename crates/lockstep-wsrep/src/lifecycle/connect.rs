@@ -15,7 +15,7 @@ use crate::status::stats;
 use lockstep_abi::InitArgs;
 use lockstep_node::core::Gtid;
 use lockstep_node::options::Options;
-use lockstep_node::{ConnectArgs, Level, Node, NodeConfig, NodeError};
+use lockstep_node::{ConnectArgs, FrontEnd, Level, Node, NodeConfig, NodeError};
 use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -186,7 +186,7 @@ impl Provider {
                 zone: options.zone(),
                 wants_vote: options.bool("member.vote"),
                 may_begin_anew,
-                arbitrator: false,
+                front_end: FrontEnd::Database,
                 donates: !options.bool("gcs.stateless"),
                 hold: Some(self.cx.sequence.barrier()),
                 thread_begins: Some(sched_slice::shorten_sched_slice),

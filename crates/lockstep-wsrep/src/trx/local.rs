@@ -1,6 +1,6 @@
 //! The server's calls for a local transaction. [`crate::trx::state`] decides; this waits, sends and counts.
 
-use crate::apply::vote;
+use crate::apply::vote::{self, Executed};
 use crate::context::Context;
 use crate::sync::{Interrupt, Stop};
 use crate::trx::pace::Pacer;
@@ -376,7 +376,9 @@ fn take_turn(cx: &Context, seqno: Seqno, interrupt: Option<&Interrupt>) -> Resul
 pub(crate) fn leave(cx: &Context, trx: &Trx, error: &[u8]) -> (Status, bool) {
     let left = trx.lock().leave();
     match left {
-        Some((seqno, early)) => (vote::judge(cx, seqno, error, false), cx.sequence.leave(seqno, early)),
+        Some((seqno, early)) => {
+            (vote::judge(cx, seqno, error, Executed::Rows), cx.sequence.leave(seqno, early))
+        }
         None => (Status::OK, false),
     }
 }

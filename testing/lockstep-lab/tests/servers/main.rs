@@ -10,6 +10,7 @@ mod allow;
 mod applying;
 mod arbitrator;
 mod awaited;
+mod binlog;
 mod branch;
 mod chaos;
 mod daily;

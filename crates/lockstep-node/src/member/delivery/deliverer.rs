@@ -5,7 +5,7 @@
 //! that later certification results are the same on every member. The run takes no entries while the front end's queue
 //! is full; the log keeps them.
 
-use crate::api::{ApplyOrder, Delivery, Level, Ordered, ViewInfo, ViewStatus};
+use crate::api::{ApplyOrder, Delivery, FrontEnd, Level, Ordered, StatementResult, ViewInfo, ViewStatus};
 use crate::effect::{Effect, ReadFor, ReadRequest};
 use crate::member::admin::commits::Commits;
 use crate::member::context::Context;
@@ -428,13 +428,13 @@ impl Run {
 }
 
 impl Deliverer {
-    /// The log begins after the database's position. A member with a database needs a state transfer; an arbitrator
-    /// begins where its log does, once it can certify from there.
+    /// The log begins after the front end's position. A database needs a state transfer. An arbitrator begins where its
+    /// log does, once it can certify from there.
     ///
     /// The leader chose the snapshot so that its own log has the trim marks that certification needs ([`reaches`]).
     /// They follow the snapshot, in entries that come later.
     fn on_cut_off(&mut self, ctx: &mut Context) -> Result<(), String> {
-        if !ctx.me.arbitrator {
+        if ctx.front_end != FrontEnd::Nothing {
             return Err("this member was so far behind that the others' logs begin after what it has".into());
         }
         let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
@@ -551,7 +551,7 @@ impl Deliverer {
                 let outcome =
                     run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| failure(&e))?;
                 run.seqno = seqno;
-                if ctx.me.arbitrator {
+                if ctx.front_end == FrontEnd::Nothing {
                     self.failed += !outcome.pass as u64;
                     self.delivered = self.delivered.max(seqno);
                     ctx.finished.raise(seqno);
@@ -640,7 +640,7 @@ impl Deliverer {
                     my_index,
                 };
                 to.views_shown.primary_seen();
-                if ctx.me.arbitrator {
+                if ctx.front_end == FrontEnd::Nothing {
                     ctx.finished.raise(seqno);
                 }
                 ctx.deliver(Delivery::View { info, in_log: true });
@@ -649,12 +649,18 @@ impl Deliverer {
                 let mark = TrimMark::from_payload(entry.payload()).map_err(|e| failure(&e))?;
                 run.certifier.trim(&mark).map_err(|e| failure(&e))?;
             }
-            EntryKind::Piece if ctx.me.arbitrator => {}
+            EntryKind::Piece if ctx.front_end == FrontEnd::Nothing => {}
             EntryKind::Piece => run.piece(&entry),
+            EntryKind::Note => {
+                if matches!(ctx.front_end, FrontEnd::Reader { .. })
+                    && let Some(result) = StatementResult::of(&entry)
+                {
+                    ctx.deliver(Delivery::Result(result));
+                }
+            }
             EntryKind::Noop
             | EntryKind::Membership
             | EntryKind::Policy
-            | EntryKind::Note
             | EntryKind::Outcome
             | EntryKind::Branch => {}
         }

@@ -9,6 +9,7 @@ pub(in crate::member) mod finished;
 pub(in crate::member) mod lag;
 pub(in crate::member) mod low_water_mark;
 pub(in crate::member) mod pace;
+pub(in crate::member) mod statement_results;
 pub(in crate::member) mod submissions;
 
 use crate::api::SubmitOutcome;
@@ -27,6 +28,7 @@ use lag::CatchUp;
 use lockstep_core::{EntryKind, Seqno, writeset};
 use low_water_mark::LowWaterMark;
 use pace::Pace;
+use statement_results::StatementResults;
 use submissions::Submissions;
 
 /// The components of delivery. Each keeps its fields to itself.
@@ -50,6 +52,8 @@ pub(crate) struct Delivery {
     pub(in crate::member) catching_up: CatchUp,
     /// The delay of this member's own transactions (`apply.pace`).
     pub(crate) pace: Pace,
+    /// Results of statements in total order, on their way to the log.
+    pub(in crate::member) statement_results: StatementResults,
 }
 
 impl Delivery {

@@ -1,7 +1,6 @@
 //! The states of a member from "not connected" to "Synced", and the views and notices that its server gets on the way.
 
-use crate::api::Level;
-use crate::api::{ConnectArgs, Delivery, NodeError, ViewInfo, ViewStatus};
+use crate::api::{ConnectArgs, Delivery, FrontEnd, Level, NodeError, ViewInfo, ViewStatus};
 use crate::effect::Effect;
 use crate::member::Member;
 use crate::member::admin::wait_report::disk_wait_report;
@@ -15,7 +14,7 @@ use crate::member::recovery::start_position::LogFacts;
 use crate::member::recovery::transfer::Received;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
-use lockstep_core::{Gtid, MemberId, Micros, Uuid};
+use lockstep_core::{Gtid, MemberId, Micros, Seqno, Uuid};
 
 /// After this many election timeouts without a leader, the server gets a non-Primary view.
 const LEADERLESS_TIMEOUTS: Micros = 4;
@@ -202,6 +201,20 @@ impl Member {
                 ),
             );
         }
+        if let FrontEnd::Reader { begins_at_multiple_of } = self.ctx.front_end
+            && !args.position.is_defined()
+        {
+            let history = self.ctx.raft.committed_state().history;
+            match self.readers_beginning(begins_at_multiple_of.max(1)) {
+                Ok(seqno) => args.position = Gtid { uuid: history, seqno },
+                Err(seqno) => {
+                    let missing = format!(
+                        "the members' logs do not reach back to where this reader may begin: it begins at seqno {seqno}"
+                    );
+                    return self.still_connecting(args, until, log_at, &missing);
+                }
+            }
+        }
         let state = self.ctx.raft.committed_state();
         let history = state.history;
         let committed = state.seqno;
@@ -228,12 +241,14 @@ impl Member {
         self.ctx.deliver(Delivery::Connected(view.clone()));
         let position = if founded {
             Gtid { uuid: history, seqno: view.gtid.seqno - 1 }
-        } else if self.ctx.me.arbitrator {
-            // An arbitrator has no database.
-            self.ctx.finished.raise(committed);
-            Gtid { uuid: history, seqno: committed }
         } else {
-            args.position
+            match self.ctx.front_end {
+                FrontEnd::Database | FrontEnd::Reader { .. } => args.position,
+                FrontEnd::Nothing => {
+                    self.ctx.finished.raise(committed);
+                    Gtid { uuid: history, seqno: committed }
+                }
+            }
         };
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
         let database_log = if founded { args.log } else { self.log_of_database(args.log) };
@@ -283,6 +298,26 @@ impl Member {
                 self.ctx.deliver(Delivery::StateNeeded { bypass: false });
             }
         }
+    }
+
+    /// The position of a reader of the log that has none yet: see [`FrontEnd::Reader`].
+    ///
+    /// # Errors
+    /// The seqno for which it waits.
+    fn readers_beginning(&mut self, multiple: Seqno) -> Result<Seqno, Seqno> {
+        let committed = self.ctx.raft.committed_state();
+        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
+        let whole = bases.first().filter(|base| base.index == 0).map_or(Seqno::MIN, |base| base.seqno);
+        let last = committed.seqno - committed.seqno.rem_euclid(multiple);
+        let begins = whole.max(last);
+        let is_left_out = self.ctx.raft.gap_around(begins).is_some();
+        let started = self.delivery.deliverer.start(&bases, committed, begins);
+        self.delivery.deliverer.stop();
+        if is_left_out || started.is_err() {
+            return Err(last + multiple);
+        }
+        self.ctx.finished.raise(begins);
+        Ok(begins)
     }
 
     fn still_connecting(&mut self, args: ConnectArgs, until: Micros, log_at: Micros, missing: &str) {

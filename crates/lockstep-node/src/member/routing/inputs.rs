@@ -1,6 +1,8 @@
 //! Inputs of peers and their frames, operators' commands, requests of the front end, and the disk.
 
-use crate::api::{CommitBarrier, Compress, Level, NodeError, ServerEnd, Tuning, VoteReply};
+use crate::api::{
+    CommitBarrier, Compress, FrontEnd, Level, NodeError, ServerEnd, StatementResult, Tuning, VoteReply,
+};
 use crate::effect::{Effect, QuarantineRequest, ReadFailure, ReadFor, ReadRequest};
 use crate::member::Member;
 use crate::member::admin::operator::{Operator, Others};
@@ -547,6 +549,18 @@ impl Member {
     /// Begins the use of the front end's barrier.
     pub(crate) fn set_commit_barrier(&mut self, commits: Option<Arc<dyn CommitBarrier>>) {
         self.admin.barrier.set_commits(commits);
+    }
+
+    /// The taker of this member's deliveries, if it is no database.
+    pub(crate) fn set_front_end(&mut self, front_end: FrontEnd) {
+        debug_assert_eq!(front_end.is_database(), !self.ctx.me.arbitrator, "the introduction says so too");
+        self.ctx.front_end = front_end;
+    }
+
+    /// This member's server has executed a statement in total order. `own`: of this member's client.
+    pub(crate) fn statement_executed(&mut self, result: StatementResult, own: bool) {
+        let history = self.ctx.raft.tail_state().history;
+        self.delivery.statement_results.executed(self.ctx.now, history, result, own);
     }
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {

@@ -11,7 +11,8 @@ impl<'a> Applier<'a> {
     pub(super) fn exclusive(&self, node: &Node, delivery: Delivery, exclusive: Exclusive<'a>) -> Next<'a> {
         let cx = self.cx;
         match delivery {
-            Delivery::Ordered(_) | Delivery::Closed => Next::Again,
+            // Results are for readers of the log: this member's server executes the statements itself.
+            Delivery::Ordered(_) | Delivery::Result(_) | Delivery::Closed => Next::Again,
             Delivery::Connected(info) => {
                 cx.identity.connected(node.identity().view_uuid, info.gtid);
                 cx.view.set(&info);

@@ -1,0 +1,202 @@
+//! Mutated input of networks and disks: events, files, packets, handshakes, commands, statements.
+
+use std::sync::Arc;
+
+use lockstep_fuzz::{Target, outcome};
+
+use crate::event::tests::{parse_any, repair, samples};
+use crate::event::{Checksum, Group, HEADER_LEN, Header, MAGIC, to_begin, to_dummy, without_checksum};
+use crate::gtid::ReplicaState;
+use crate::library::Library;
+use crate::wire::accounts::Accounts;
+use crate::wire::command::{Ack, Command, tests as commands};
+use crate::wire::handshake::{HandshakeReply, tests as handshakes};
+use crate::wire::packet::{Decoder, encode};
+use crate::wire::session::{Answer, Session, Settings, Sources};
+use crate::wire::statement::{like, recognise};
+
+const DIR: &str = env!("CARGO_MANIFEST_DIR");
+
+#[test]
+fn events() {
+    let test = |input: &[u8]| {
+        let parsed = parse_any(input, Checksum::Crc32);
+        for checksum in [Checksum::Crc32, Checksum::None] {
+            let _ = parse_any(input, checksum);
+            for changed in [to_begin(input, checksum).ok().flatten(), to_dummy(input, checksum).ok()]
+                .into_iter()
+                .flatten()
+            {
+                assert_eq!(changed.len(), input.len());
+                assert!(parse_any(&changed, checksum).is_ok());
+            }
+            if let Ok(plain) = without_checksum(input, checksum) {
+                assert!(Header::parse(&plain).is_ok_and(|header| header.length as usize == plain.len()));
+            }
+        }
+        outcome(&parsed)
+    };
+    let mut target = Target::new("event", DIR, samples(), &test);
+    target.repair = Some(&|event| repair(event));
+    target.run();
+}
+
+/// A whole file's bytes.
+fn file() -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    let mut events = crate::event::EventWriter::at(4);
+    let samples = samples();
+    for at in [0, 1, 3, 5, 4, 7, 8] {
+        events.copy(&samples[at], Checksum::Crc32).unwrap();
+    }
+    out.extend(events.finish().unwrap());
+    out
+}
+
+/// Makes the checksums of a file's events right again, as far as their lengths lead.
+fn repair_file(bytes: &mut [u8]) {
+    let mut at = MAGIC.len();
+    while let Some(length) =
+        bytes.get(at..).and_then(|rest| Header::parse(rest).ok()).map(|h| h.length as usize)
+    {
+        let Some(event) = bytes.get_mut(at..at.saturating_add(length)) else { return };
+        if event.len() < HEADER_LEN + 4 {
+            return;
+        }
+        repair(event);
+        at += length;
+    }
+}
+
+#[test]
+fn files() {
+    let folder = std::env::temp_dir().join(format!("lockstep-binlog-fuzz-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("bin.000001");
+    let test = |input: &[u8]| {
+        std::fs::write(&path, input).unwrap();
+        let opened = Library::open_read_only(&folder, "bin");
+        let Ok(library) = opened else { return outcome(&opened.map(|_| ()).map_err(|e| e.to_string())) };
+        let end = library.end().unwrap();
+        assert!(end.offset <= input.len() as u64);
+        // What the scan accepted, searches accept as well.
+        let state = library.state_at_end().to_replica();
+        let started = library.position_of(&state).map(|start| start.state.to_list());
+        assert_eq!(library.position_in("bin.000001", end.offset).unwrap().state, library.state_at_end());
+        let mut reader = library.reader("fuzz", library.position_in("", 4).unwrap().at).unwrap();
+        let mut count = 0u64;
+        while reader.advance().unwrap() == crate::library::Step::Event {
+            count += 1;
+        }
+        outcome(&started.map_err(|e| e.to_string())).wrapping_add(count)
+    };
+    let mut target = Target::new("file", DIR, vec![file()], &test);
+    target.repair = Some(&repair_file);
+    // Buffers of a scan and of a reader.
+    target.memory = (4 << 20, 256);
+    target.run();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn groups() {
+    let test = |input: &[u8]| {
+        let (mut group, mut rest, mut steps) = (Group::default(), input, Vec::new());
+        while let Ok(header) = Header::parse(rest) {
+            let Some((event, after)) = rest.split_at_checked(header.length as usize) else { break };
+            let passed = group.pass(header.kind, event, Checksum::Crc32);
+            steps.push((passed.is_ok(), group));
+            if passed.is_err() {
+                break;
+            }
+            rest = after;
+        }
+        outcome(&steps)
+    };
+    let file = file();
+    let target = Target::new("group", DIR, vec![file[MAGIC.len()..].to_vec()], &test);
+    target.run();
+}
+
+#[test]
+fn packets() {
+    let test = |input: &[u8]| {
+        let mut decoder = Decoder::new(1 << 16);
+        let mut seen = Vec::new();
+        for part in input.chunks(7) {
+            decoder.push(part);
+            loop {
+                match decoder.take() {
+                    Ok(Some((payload, answer))) => {
+                        assert!(payload.len() <= 1 << 16);
+                        seen.push((payload.len().min(3), answer > 1));
+                    }
+                    Ok(None) => break,
+                    Err(error) => return outcome(&(error, seen)),
+                }
+            }
+        }
+        outcome(&seen)
+    };
+    let mut two = Vec::new();
+    encode(&[b"SELECT 1"], &mut 0, &mut two);
+    encode(&[b"SELECT VERSION()"], &mut 0, &mut two);
+    Target::new("packet", DIR, vec![two], &test).run();
+}
+
+#[test]
+fn handshakes_and_commands() {
+    let test = |input: &[u8]| {
+        let reply = HandshakeReply::parse(input);
+        if let Ok(reply) = &reply {
+            assert!(!reply.user.contains('\n'));
+            let _ = reply.needs_switch();
+        }
+        let command = Command::parse(input);
+        if let Ok(Command::Dump(dump)) = &command {
+            assert!(dump.file.len() < 512);
+        }
+        outcome(&(reply, command, Ack::parse(input)))
+    };
+    let seeds = vec![
+        handshakes::reply("repl", &[7; 20]),
+        commands::register(),
+        commands::dump("bin.000001", 4, 2, 9),
+        commands::ack("bin.000001", 400),
+    ];
+    Target::new("command", DIR, seeds, &test).run();
+}
+
+#[test]
+fn statements() {
+    let library =
+        Arc::new(Library::open_read_only(&std::env::temp_dir(), "lockstep-no-such-binlog").unwrap());
+    let settings = Settings::default();
+    let test = |input: &[u8]| {
+        let mut session = Session::new(1);
+        let from = Sources { settings: &settings, library: &library, consumers: &Vec::new };
+        let answer = session.query(input, &from);
+        if let Ok(Answer::Rows(rows)) = &answer {
+            assert!(rows.rows.iter().all(|row| row.len() == rows.columns.len()));
+            rows.to_payloads();
+        }
+        let text = String::from_utf8_lossy(input);
+        let (name, pattern) = text.split_at(text.char_indices().nth(5).map_or(0, |(at, _)| at));
+        like(name, pattern);
+        let state = text.parse::<ReplicaState>();
+        if let Ok(state) = &state {
+            assert_eq!(state.to_string().parse(), Ok(state.clone()));
+        }
+        outcome(&(recognise(input), answer.is_ok(), state.is_ok(), Accounts::parse(&text).is_ok()))
+    };
+    let seeds = [
+        "SELECT UNIX_TIMESTAMP()",
+        "SET @slave_connect_state='0-1-5,1-2-3', @a := `b`",
+        "SHOW GLOBAL VARIABLES WHERE Variable_name LIKE 'binlog\\_%';",
+        "/* c */ SELECT @@session.sql_mode AS mode, binlog_gtid_pos('bin.000001', 4) LIMIT 1",
+        "1-2-3, 0-1-2",
+    ];
+    let mut target = Target::new("statement", DIR, seeds.map(|sql| sql.as_bytes().to_vec()).to_vec(), &test);
+    target.text = true;
+    target.run();
+}

@@ -1,0 +1,32 @@
+//! The server's side of MySQL's client/server protocol, as far as replication needs it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`packet`] | packets and their sequence numbers; no I/O |
+//! | [`handshake`] | greeting, reply, `mysql_native_password`; no I/O |
+//! | [`command`] | commands of clients; no I/O |
+//! | [`reply`] | OK, ERR, EOF and text result sets; no I/O |
+//! | [`statement`] | recognises the statements that replicas and tools send; no I/O |
+//! | [`session`] | answers them; no I/O |
+//! | [`dump`] | the stream of events for one consumer |
+//! | [`accounts`] | the accounts that may sign in |
+//! | [`consumers`] | the connections, and how far each consumer is |
+//! | [`server`] | listens; one thread for each connection |
+//!
+//! TLS belongs into `transport`, between a socket and its packets.
+
+pub mod accounts;
+pub mod command;
+pub mod consumers;
+pub mod dump;
+pub mod handshake;
+pub mod packet;
+pub mod reply;
+pub mod server;
+pub mod session;
+pub mod statement;
+mod transport;
+
+pub use accounts::Accounts;
+pub use consumers::{Consumer, Consumers};
+pub use server::{Server, ServerConfig};

@@ -1,0 +1,134 @@
+//! Packets over one socket. TLS belongs here, between the socket and the packets.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::net::{RecvFlags, recv};
+
+use super::packet::{Decoder, encode};
+use super::reply::SqlError;
+
+/// Bytes to gather before a write.
+const GATHER: usize = 64 << 10;
+/// A larger buffer, for a large event, is given back.
+const BUFFER_KEPT: usize = 1 << 20;
+
+/// One connection.
+pub(super) struct Transport {
+    stream: TcpStream,
+    decoder: Decoder,
+    input: Box<[u8]>,
+    out: Vec<u8>,
+    /// The number of the next packet to send.
+    sequence: u8,
+}
+
+impl Transport {
+    /// `write_timeout`: how long a write may wait for the peer to take bytes.
+    pub(super) fn new(stream: TcpStream, limit: usize, write_timeout: Duration) -> io::Result<Transport> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(write_timeout))?;
+        rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+        Ok(Transport {
+            stream,
+            decoder: Decoder::new(limit),
+            input: vec![0; 4096].into_boxed_slice(),
+            out: Vec::new(),
+            sequence: 0,
+        })
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.decoder.set_limit(limit);
+    }
+
+    /// Waits for a payload; `None` if the peer has closed the connection. The reply goes on from its number.
+    pub(super) fn read(&mut self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let next = self.decoder.take().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+            if let Some((payload, answer)) = next {
+                self.sequence = answer;
+                return Ok(Some(payload));
+            }
+            // A peer that sends single bytes gets no more time.
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            match self.stream.read(&mut self.input) {
+                Ok(0) => return Ok(None),
+                Ok(len) => self.decoder.push(&self.input[..len]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The next payload is a reply, so it has the number after the last packet sent.
+    pub(super) fn expect_reply(&mut self) {
+        self.decoder.expect(self.sequence);
+    }
+
+    /// Payloads that have arrived, without waiting; `None` if the peer has closed the connection.
+    pub(super) fn poll(&mut self) -> io::Result<Option<Vec<Vec<u8>>>> {
+        let mut payloads = Vec::new();
+        loop {
+            match recv(&self.stream, &mut self.input[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Ok(None),
+                Ok((len, _)) => self.decoder.push(&self.input[..len]),
+                Err(rustix::io::Errno::AGAIN) => return Ok(Some(payloads)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            while let Some((payload, _)) =
+                self.decoder.take().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?
+            {
+                payloads.push(payload);
+            }
+        }
+    }
+
+    /// Adds a payload to those to be sent, and sends them if there are many. Whether it sent them.
+    pub(super) fn queue(&mut self, parts: &[&[u8]]) -> io::Result<bool> {
+        encode(parts, &mut self.sequence, &mut self.out);
+        if self.out.len() < GATHER {
+            return Ok(false);
+        }
+        self.flush()?;
+        Ok(true)
+    }
+
+    /// Sends all that is queued.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.stream.write_all(&self.out)?;
+        self.out.clear();
+        if self.out.capacity() > BUFFER_KEPT {
+            self.out.shrink_to(GATHER);
+        }
+        Ok(())
+    }
+
+    /// Whether something is queued.
+    pub(super) fn has_queued(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// The next packet sent has this number.
+    pub(super) fn set_sequence(&mut self, sequence: u8) {
+        self.sequence = sequence;
+    }
+
+    /// Sends one payload at once.
+    pub(super) fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.queue(&[payload])?;
+        self.flush()
+    }
+
+    /// Sends an error.
+    pub(super) fn fail(&mut self, error: &SqlError) -> io::Result<()> {
+        self.send(&error.to_payload())
+    }
+}

@@ -1,0 +1,316 @@
+//! From the node's deliveries to the library of binlog files.
+//!
+//! Files begin at fixed seqnos, every [`FILE_SEQNOS`], and where the one before has grown to [`FILE_BYTES`]: so every
+//! instance has the same files.
+
+use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
+use lockstep_binlog::stream::{Group, Item, Stream, server_id_of};
+use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState, Writer};
+use lockstep_node::core::members::View;
+use lockstep_node::core::{EntryKind, Gtid, Seqno, Uuid};
+use lockstep_node::{Delivery, Ordered, StatementResult, ViewInfo, ViewStatus};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A file begins after each multiple of this.
+pub(super) const FILE_SEQNOS: Seqno = 1 << 16;
+/// A file that has this size ends before the next group.
+const FILE_BYTES: u64 = 1 << 30;
+/// Files of one block of seqnos are numbered within it.
+const FILES_OF_BLOCK: u64 = 10_000;
+/// The server's version in format descriptions: part of the files, so the same on every instance.
+pub(super) const VERSION: &str = "10.11.0-MariaDB-lockstep";
+/// Why an instance cannot go on with its files.
+const CANNOT_CONTINUE: &str = "the members' logs do not continue the files of this instance: it was away for too long, or the \
+                               cluster's history is another one. Move the directory `files` away, and start the instance again";
+/// How often the files are synced, and the position is saved.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Groups are written together up to this size.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Where an instance goes on: a file beside the library.
+#[derive(Clone, Debug)]
+pub(super) struct SavedPosition {
+    path: PathBuf,
+}
+
+impl SavedPosition {
+    pub(super) fn in_dir(dir: &Path) -> SavedPosition {
+        SavedPosition { path: dir.join("position") }
+    }
+
+    /// The position; undefined if there is none.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn load(&self) -> Result<Gtid, String> {
+        let text = match std::fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Gtid::UNDEFINED),
+            Err(error) => return Err(format!("{} cannot be read: {error}", self.path.display())),
+        };
+        let parsed = text.trim().split_once(':').and_then(|(uuid, seqno)| {
+            Some(Gtid { uuid: Uuid::parse(uuid)?, seqno: seqno.parse().ok().filter(|seqno| *seqno >= 0)? })
+        });
+        parsed.ok_or_else(|| format!("{} holds no position: {text:?}", self.path.display()))
+    }
+
+    /// Saves the position, durably.
+    fn save(&self, position: Gtid) -> Result<(), String> {
+        let next = self.path.with_extension("new");
+        let write = || -> std::io::Result<()> {
+            std::fs::write(&next, format!("{}:{}\n", position.uuid, position.seqno))?;
+            std::fs::File::open(&next)?.sync_all()?;
+            std::fs::rename(&next, &self.path)?;
+            std::fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        };
+        write().map_err(|error| format!("{} cannot be written: {error}", self.path.display()))
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct Feed {
+    writer: Writer,
+    saved: SavedPosition,
+    domain: u32,
+    /// `None` until the node has said where the deliveries begin.
+    stream: Option<Stream>,
+    history: Uuid,
+    view: View,
+    /// Groups up to this seqno are in the library, or lie before its first file.
+    written: Seqno,
+    /// Groups that are not in the file yet, for the end of the current one.
+    buffer: Vec<u8>,
+    synced_at: Instant,
+    /// The seqno in the file of the position.
+    saved_seqno: Seqno,
+}
+
+impl Feed {
+    pub(super) fn new(writer: Writer, saved: SavedPosition, domain: u32) -> Feed {
+        Feed {
+            writer,
+            saved,
+            domain,
+            stream: None,
+            history: Uuid::NIL,
+            view: View::default(),
+            written: -1,
+            buffer: Vec::new(),
+            synced_at: Instant::now(),
+            saved_seqno: -1,
+        }
+    }
+
+    /// Takes a delivery.
+    ///
+    /// # Errors
+    /// Why the stream cannot go on, for people.
+    pub(super) fn on_delivery(&mut self, delivery: Delivery) -> Result<(), String> {
+        match delivery {
+            Delivery::View { info, in_log } if info.status == ViewStatus::Primary => {
+                self.on_view(info, in_log)
+            }
+            Delivery::Ordered(ordered) => self.on_ordered(ordered),
+            Delivery::Result(StatementResult { seqno, error }) => {
+                let Some(stream) = &mut self.stream else { return Ok(()) };
+                let groups = stream.on_result(seqno, error).map_err(|e| e.to_string())?;
+                self.write(groups)
+            }
+            Delivery::StateNeeded { .. } => Err(CANNOT_CONTINUE.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn on_view(&mut self, info: ViewInfo, in_log: bool) -> Result<(), String> {
+        let view = View { number: info.number as u64, members: info.members };
+        let Some(stream) = &mut self.stream else {
+            self.view = view;
+            return self.begin(info.gtid);
+        };
+        if info.gtid.uuid != self.history {
+            return Err(format!(
+                "the cluster's history is {} now, and was {}: a branch was founded (lockstep bootstrap). Start this \
+                 instance with an empty directory",
+                info.gtid.uuid, self.history
+            ));
+        }
+        if !in_log {
+            return Ok(());
+        }
+        let go_on = view.whose_streams_go_on(&self.view).into_iter().collect();
+        self.view = view;
+        let item = Item::View { seqno: info.gtid.seqno, go_on };
+        let groups = stream.on_item(item).map_err(|e| e.to_string())?;
+        self.write(groups)
+    }
+
+    /// The deliveries begin after this position, which is a border of files if there are no files yet.
+    fn begin(&mut self, position: Gtid) -> Result<(), String> {
+        self.history = position.uuid;
+        self.written = match self.last_in_library(server_id_of(position.uuid))? {
+            Some(last) if last < position.seqno => return Err(CANNOT_CONTINUE.into()),
+            Some(last) => last,
+            None => position.seqno,
+        };
+        self.stream = Some(Stream::new(self.domain, position.uuid, position.seqno, self.written));
+        Ok(())
+    }
+
+    /// The last seqno in the library's files, if there is any.
+    fn last_in_library(&self, server_id: u32) -> Result<Option<Seqno>, String> {
+        let state = self.writer.state_at_end();
+        match (state.last(self.domain), self.writer.end()) {
+            (Some(last), _) if last.server != server_id => Err(format!(
+                "the files in this directory end with {last}, and events of this cluster's history have the server id \
+                 {server_id}: they belong to another history. Start this instance with an empty directory"
+            )),
+            (Some(last), _) => Ok(Some(last.seqno as Seqno)),
+            (None, Some(_)) if state.to_list().is_empty() => Ok(Some(0)),
+            (None, Some(_)) => Err(format!(
+                "the files in this directory have GTIDs of other domains than {}: {:?}",
+                self.domain,
+                state.to_list()
+            )),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn on_ordered(&mut self, ordered: Ordered) -> Result<(), String> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        let Ordered { seqno, kind, pass, writeset, .. } = ordered;
+        let item = match kind {
+            EntryKind::TotalOrder => Item::Statement { seqno, pass, data: writeset.data },
+            _ => Item::WriteSet { seqno, pass, writeset },
+        };
+        let groups = stream.on_item(item).map_err(|e| e.to_string())?;
+        self.write(groups)
+    }
+
+    /// Adds groups that the library does not have yet.
+    fn write(&mut self, groups: Vec<Group>) -> Result<(), String> {
+        for group in groups {
+            let seqno = group.gtid().seqno as Seqno;
+            if seqno > self.written {
+                self.open_file_for(&group)?;
+                let end = self.writer.end().map_or(0, |end| end.offset) + self.buffer.len() as u64;
+                self.buffer.extend(group.encode(end).map_err(|e| e.to_string())?);
+                self.written = seqno;
+            }
+            if self.buffer.len() >= BUFFER_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the file in which this group belongs, unless it is the current one.
+    fn open_file_for(&mut self, group: &Group) -> Result<(), String> {
+        let block = (group.gtid().seqno - 1) / FILE_SEQNOS as u64;
+        let first = block * FILES_OF_BLOCK + 1;
+        let next = match self.writer.end() {
+            None => first,
+            Some(end) if end.file < first => first,
+            Some(end) if end.offset + self.buffer.len() as u64 >= FILE_BYTES => end.file + 1,
+            Some(_) => return Ok(()),
+        };
+        if next >= first + FILES_OF_BLOCK {
+            return Err(format!("more than {FILES_OF_BLOCK} GiB of events in {FILE_SEQNOS} transactions"));
+        }
+        self.flush()?;
+        let server_id = self.stream.as_ref().map_or(0, Stream::server_id);
+        let timestamp = group.timestamp();
+        // Holes count as present, so that an instance that begins here writes the same. The first file of a log that has
+        // lost nothing begins after the position with which the history began.
+        let border = match next == first {
+            true => block * FILE_SEQNOS as u64,
+            false => group.gtid().seqno - 1,
+        };
+        let before = match self.writer.end() {
+            None => border.max(self.written.max(0) as u64),
+            Some(_) => border,
+        };
+        let before = match before {
+            0 => StreamState::default(),
+            seqno => StreamState::from_list(&[BinlogGtid { domain: self.domain, server: server_id, seqno }]),
+        };
+        let format = FormatDescription {
+            timestamp,
+            server_id,
+            version: VERSION.into(),
+            created: 0,
+            checksum: Checksum::Crc32,
+        };
+        let stamp = Stamp { timestamp, server_id };
+        let opened = match self.writer.end() {
+            None => self.writer.begin(next, &format, &before),
+            Some(_) => self.writer.cut(next, stamp, &format, &before).map(|_| ()),
+        };
+        opened.map_err(|e| e.to_string())
+    }
+
+    /// Writes what is buffered, so that consumers see it.
+    fn flush(&mut self) -> Result<(), String> {
+        if !self.buffer.is_empty() {
+            self.writer.append(&self.buffer).map_err(|e| e.to_string())?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+
+    /// Nothing more is there at the moment: shows consumers what was written, and syncs it if that is due. Returns the
+    /// seqno up to which this instance no longer needs the log, if it has changed.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub(super) fn on_idle(&mut self) -> Result<Option<Seqno>, String> {
+        self.flush()?;
+        // A replica may start behind the last group: what follows up to here has no group.
+        if let Some(stream) = self.stream.as_ref().filter(|stream| stream.done() > self.written) {
+            let (domain, server, seqno) = (stream.domain(), stream.server_id(), stream.done() as u64);
+            self.writer.note_complete_to(BinlogGtid { domain, server, seqno });
+        }
+        match self.synced_at.elapsed() >= SYNC_EVERY {
+            true => self.sync(),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether a sync is due, although more is there.
+    pub(super) fn is_sync_due(&self) -> bool {
+        self.synced_at.elapsed() >= SYNC_EVERY
+    }
+
+    /// Syncs the files and saves the position. As [`Feed::on_idle`].
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub(super) fn sync(&mut self) -> Result<Option<Seqno>, String> {
+        self.flush()?;
+        self.synced_at = Instant::now();
+        let Some(stream) = &self.stream else { return Ok(None) };
+        let seqno = stream.resume_position();
+        if seqno == self.saved_seqno {
+            return Ok(None);
+        }
+        self.writer.sync().map_err(|e| e.to_string())?;
+        self.saved.save(Gtid { uuid: self.history, seqno })?;
+        self.saved_seqno = seqno;
+        Ok(Some(seqno))
+    }
+
+    /// The server id of the stream's events, once it has begun.
+    pub(super) fn server_id(&self) -> Option<u32> {
+        self.stream.as_ref().map(Stream::server_id)
+    }
+
+    /// The files.
+    pub(super) fn library(&self) -> &Library {
+        self.writer.library()
+    }
+
+    /// The statement whose result is missing.
+    pub(super) fn waits_for(&self) -> Option<Seqno> {
+        self.stream.as_ref().and_then(Stream::waits_for)
+    }
+}
