@@ -158,9 +158,13 @@ impl<D: Disk> Log<D> {
             rewrite(&*file, synced, log.tail.written).map_err(io("rewrite the log's tail"))?;
         }
         log.disk.sync_dir().map_err(io("sync the log directory"))?;
-        replay(&log.reader(), &dir, visitor)?;
+        let is_refused = match replay(&log.reader(), &dir, visitor) {
+            // What is left of a damaged log cannot be used: the damage is the reason.
+            Err(OpenError::Refused(_)) if damage.is_some() => true,
+            replayed => replayed.map(|()| false)?,
+        };
         let trimmed = match damage {
-            Some(Damage { error, .. }) if visitor(Replay::Trim).is_err() => return Err(error),
+            Some(Damage { error, .. }) if is_refused || visitor(Replay::Trim).is_err() => return Err(error),
             // Before the floor: after a crash between the two, the segments are missing, which is the same damage. The
             // other way round, the next open would remove them as leftovers.
             Some(Damage { texts, files, .. }) => {

@@ -148,7 +148,8 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
     let last = index.segments.last().map_or(0, Segment::number);
     let texts = damage.iter().map(damage_text).collect();
     let damage = match damage.into_iter().next() {
-        Some(error) if access == Access::Own && may_begin(&index, slot) => {
+        // A torn end on a disk that has lost data may be a loss, too.
+        Some(error) if access == Access::Own && cut.is_none() && may_begin(&index, slot) => {
             let files = numbers.iter().filter(|n| **n < first).map(|n| segment_name(*n)).collect();
             numbers.retain(|n| *n >= first);
             Some(Damage { error, texts, files })
@@ -448,8 +449,8 @@ pub fn quarantine<D: Disk>(disk: &D) -> Result<String, OpenError> {
     Ok(prefix)
 }
 
-/// Renames the files to a new quarantined set, durably and in this order, and removes all sets but the last
-/// [`SETS_KEPT`]. Returns the prefix of the new names.
+/// Renames the files to a new quarantined set, durably and in this order, and removes old sets of the same kind: of whole
+/// logs, which have an identity, or of segments, the last [`SETS_KEPT`] stay. Returns the prefix of the new names.
 pub(crate) fn set_aside<'a, D: Disk>(
     disk: &D,
     files: impl IntoIterator<Item = &'a String>,
@@ -458,12 +459,21 @@ pub(crate) fn set_aside<'a, D: Disk>(
     let set_of = |name: &str| name.strip_prefix(QUARANTINED)?.split('.').next()?.parse::<u64>().ok();
     let number = names.iter().filter_map(|name| set_of(name)).max().unwrap_or(0) + 1;
     let prefix = format!("{QUARANTINED}{number}");
+    let is_whole = |set: u64| names.contains(&format!("{QUARANTINED}{set}.id.log"));
+    let mut is_new_whole = false;
     for name in files {
+        is_new_whole |= name == ID_FILE;
         let rest = name.strip_prefix("lockstep.").unwrap_or(name);
         disk.rename(name, &format!("{prefix}.{rest}"))?;
         disk.sync_dir()?;
     }
-    for name in names.iter().filter(|name| set_of(name).is_some_and(|set| set + SETS_KEPT <= number)) {
+    let mut sets: Vec<u64> = names.iter().filter_map(|name| set_of(name)).collect();
+    sets.retain(|set| is_whole(*set) == is_new_whole);
+    sets.sort_unstable();
+    sets.dedup();
+    // The new set is one of those that stay.
+    sets.truncate((sets.len() + 1).saturating_sub(SETS_KEPT as usize));
+    for name in names.iter().filter(|name| set_of(name).is_some_and(|set| sets.contains(&set))) {
         disk.remove(name)?;
     }
     disk.sync_dir()?;

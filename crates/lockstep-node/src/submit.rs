@@ -29,7 +29,10 @@ enum Slot {
     /// Not filled yet. The thread, if it waits already.
     Waiting(Option<Thread>),
     Done(SubmitOutcome),
+    /// Its thread has the outcome, and knows it.
     Taken,
+    /// Its thread has the outcome, and does not know it.
+    GivenUp,
 }
 
 impl Slot {
@@ -39,6 +42,10 @@ impl Slot {
             return None;
         }
         match std::mem::replace(self, Slot::Taken) {
+            Slot::Done(SubmitOutcome::Unknown) | Slot::GivenUp => {
+                *self = Slot::GivenUp;
+                Some(SubmitOutcome::Unknown)
+            }
             Slot::Done(outcome) => Some(outcome),
             Slot::Taken | Slot::Waiting(_) => Some(SubmitOutcome::Unknown),
         }
@@ -105,9 +112,10 @@ impl Submission {
         slot.take()
     }
 
-    /// Whether the outcome is unknown and its thread has not taken it yet.
+    /// Whether the outcome is unknown. That holds from the moment at which the node gives it up, before and after its
+    /// thread takes the outcome.
     pub fn is_given_up(&self) -> bool {
-        matches!(*self.lock(), Slot::Done(SubmitOutcome::Unknown))
+        matches!(*self.lock(), Slot::Done(SubmitOutcome::Unknown) | Slot::GivenUp)
     }
 
     /// A submission without a waiting thread: its entry is delivered like one of another member. That is decided before the
@@ -208,5 +216,8 @@ mod tests {
         assert!(!given_up.is_given_up());
         assert!(given_up.fill(SubmitOutcome::Unknown) && refused.fill(SubmitOutcome::NotSent));
         assert!(given_up.is_given_up() && !refused.is_given_up());
+        assert!(matches!(given_up.wait(), SubmitOutcome::Unknown));
+        assert!(given_up.is_given_up(), "its thread has not acted on the outcome yet");
+        assert!(matches!(refused.wait(), SubmitOutcome::NotSent) && !refused.is_given_up());
     }
 }

@@ -182,7 +182,7 @@ fn trimmed_text(trimmed: &Trimmed, upto: Index) -> String {
     };
     format!(
         "the old part of this member's log is damaged: {}. {aside}. The log begins after index {upto} now. All entries \
-         up to there are committed, so the cluster has lost nothing, and this member keeps its identity and its vote. \
+         up to there are committed, so other members have them, and this member keeps its identity and its vote. \
          If its data are older than the log, they are replaced by a state transfer. Check the disk",
         damage.join(", ")
     )
