@@ -8,6 +8,7 @@ use crate::trx::rollbacks::Rollbacks;
 use crate::trx::state::{Place, Release, Slot, State, Turn};
 use crate::trx::submit::{self, NO_TRX, Sent};
 use crate::trx::table::{Handle, Trx};
+use crate::trx::unknown_outcome;
 use crate::trx::view_abort::ViewAborts;
 use crate::trx::write_access::{Write, check_state};
 use lockstep_abi::*;
@@ -258,7 +259,11 @@ fn certify_trx(
                  back, and if the cluster commits it, applies it like another member's",
                 trx.id
             ));
-            trx.lock().unknown()
+            let status = trx.lock().unknown();
+            if flags & FLAG_TRX_END != 0 {
+                unknown_outcome::report(unknown_outcome::MAJORITY_LOST);
+            }
+            status
         }
         Sent::Ordered(ordered) => {
             submit::set_ordered(cx, meta, &ordered);
@@ -307,6 +312,7 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
         place: Place::Before,
         writeset: ordered.writeset,
     };
+    let ends = slot.ends();
     let status = trx.lock().ordered(slot);
     if status != Status::OK {
         return status;
@@ -319,7 +325,12 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
     });
     match ready {
         Ok(()) | Err(Stop::Interrupted) => trx.lock().start(),
-        Err(Stop::Failed | Stop::TimedOut) => not_here(cx, trx),
+        Err(Stop::Failed | Stop::TimedOut) => {
+            if ends {
+                unknown_outcome::report(unknown_outcome::LEAVES);
+            }
+            not_here(cx, trx)
+        }
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod rollbacks;
 pub(crate) mod state;
 pub(crate) mod submit;
 pub(crate) mod table;
+pub(crate) mod unknown_outcome;
 pub(crate) mod view_abort;
 pub(crate) mod write_access;
 

@@ -81,7 +81,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    fn ends(&self) -> bool {
+    pub(crate) fn ends(&self) -> bool {
         self.flags & FLAG_TRX_END != 0
     }
 }
