@@ -303,9 +303,13 @@ fn damage_that_hides_truncation_revives_no_void_segment() {
             // Below the reopened segment: the same log without its beginning.
             let below = image.fork();
             below.corrupt(&segment(1), IN_FIRST_RECORD, 1);
-            let (_log, found) = collect(&below, options()).unwrap();
-            assert_eq!(found.recovered.start, (10, 1));
-            assert_eq!(found.records, expected.records[10..], "{n} {seed}");
+            if expected.recovered.cut.is_some() {
+                is_lost(&below);
+            } else {
+                let (_log, found) = collect(&below, options()).unwrap();
+                assert_eq!(found.recovered.start, (10, 1));
+                assert_eq!(found.records, expected.records[10..], "{n} {seed}");
+            }
             // In it: a void segment's base is above the commit hint.
             let within = image.fork();
             within.corrupt(&segment(2), IN_FIRST_RECORD, 1);
