@@ -27,7 +27,7 @@ fn log_files(dir: &Path) -> Result<Vec<PathBuf>, LocalError> {
             middle.is_some_and(|m| m == "id" || m.len() == 16)
         })
         .collect();
-    files.sort_by_key(|path| !path.ends_with("lockstep.id.log"));
+    files.sort_by_key(|path| (!path.ends_with("lockstep.id.log"), path.clone()));
     Ok(files)
 }
 
