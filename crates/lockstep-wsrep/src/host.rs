@@ -1,6 +1,7 @@
 //! The process that loaded the provider: callbacks, log, options and names, as `init` got them.
 
 use crate::lifecycle::settings::Settings;
+use crate::server_symbol;
 use crate::status::log::Log;
 use lockstep_abi::{
     ApplyCb, ConnectedCb, InitArgs, SstDonateCb, SstRequestCb, SyncedCb, UnorderedCb, ViewCb,
@@ -91,10 +92,7 @@ impl Host {
 /// Whether `wsrep_gtid_mode` is on, read from the variable that the server exports to plugins. The server learns the
 /// domain of the cluster's GTIDs only from a donor's script. `false` in a process without that variable.
 pub(crate) fn server_keeps_gtids() -> bool {
-    // SAFETY: the name is NUL-terminated; the variable, if it exists, is the server's `my_bool`, which lives as long as
+    // SAFETY: the variable, if it exists, is the server's `my_bool`, which lives as long as
     // the process and is set before providers are loaded.
-    unsafe {
-        let mode = libc::dlsym(libc::RTLD_DEFAULT, c"wsrep_gtid_mode".as_ptr()).cast::<u8>();
-        !mode.is_null() && *mode != 0
-    }
+    unsafe { server_symbol::find(c"wsrep_gtid_mode").is_some_and(|mode| *mode.cast::<u8>() != 0) }
 }

@@ -24,6 +24,7 @@ mod guard;
 mod host;
 mod lifecycle;
 mod provider;
+mod server_symbol;
 mod status;
 mod sync;
 mod trx;

@@ -9,6 +9,7 @@
 //! transaction is in the binlog, before InnoDB has committed it. Dependents of these are *released* only when they have finished.
 
 use crate::apply::finished::Finished;
+use crate::server_symbol;
 use crate::sync::{Interrupt, Stop};
 use lockstep_abi::{FLAG_ISOLATION, FLAG_ROLLBACK, FLAG_TRX_END, FLAG_TRX_START};
 use lockstep_node::core::writeset::WriteSet;
@@ -75,12 +76,9 @@ impl CommitDependencies {
 /// Whether this server commits in InnoDB before it leaves commit order, that is, has no binlog. It exports the variable to
 /// its plugins. A process without the variable counts as a server with a binlog.
 fn commits_before_it_leaves() -> bool {
-    // SAFETY: the name is NUL-terminated; the variable, if it exists, is the server's `my_bool`, which lives as
+    // SAFETY: the variable, if it exists, is the server's `my_bool`, which lives as
     // long as the process and is set before providers are loaded.
-    unsafe {
-        let binlog = libc::dlsym(libc::RTLD_DEFAULT, c"opt_bin_log".as_ptr()).cast::<u8>();
-        !binlog.is_null() && *binlog == 0
-    }
+    unsafe { server_symbol::find(c"opt_bin_log").is_some_and(|binlog| *binlog.cast::<u8>() == 0) }
 }
 
 /// Whether this is a whole transaction of rows and nothing else.

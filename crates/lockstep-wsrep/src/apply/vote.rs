@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How long an applier waits for the result of the vote on a statement's error.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What the server has executed.
+/// The kind of work that the server has executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Executed {
     /// A transaction's rows.

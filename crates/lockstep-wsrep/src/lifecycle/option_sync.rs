@@ -7,6 +7,7 @@
 //! That may block: a session that sets an option holds the lock meanwhile. So it runs on a thread of its own, one at a
 //! time.
 
+use crate::server_symbol;
 use crate::sync::lock;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Condvar, Mutex};
@@ -22,17 +23,12 @@ struct Server {
     renew: unsafe extern "C-unwind" fn(*const c_char),
 }
 
-fn symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is NUL-terminated.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
-}
-
 /// `None` if the process is no such server: its copy then stays as it is. Also `None` for a debug build, whose mutexes
 /// (`safe_mutex`) have another layout.
 fn server() -> Option<Server> {
-    let lock = symbol(c"LOCK_global_system_variables");
-    let renew = symbol(c"_Z27wsrep_provider_options_initPKc");
-    if lock.is_null() || renew.is_null() || !symbol(c"safe_mutex_lock").is_null() {
+    let lock = server_symbol::find(c"LOCK_global_system_variables")?;
+    let renew = server_symbol::find(c"_Z27wsrep_provider_options_initPKc")?;
+    if server_symbol::find(c"safe_mutex_lock").is_some() {
         return None;
     }
     // SAFETY: it is `void wsrep_provider_options_init(const char *)`, as its mangled name says.

@@ -5,6 +5,7 @@
 //! error that the session has already. So the provider sets it: on the client's own thread, by the function that the server
 //! offers its plugins.
 
+use crate::server_symbol;
 use std::ffi::{CStr, c_char, c_uint, c_ulong, c_void};
 
 /// `ER_ERROR_DURING_COMMIT`: the server's own error for such a commit, unless it was aborted.
@@ -21,7 +22,7 @@ type MyMessage = unsafe extern "C-unwind" fn(c_uint, *const c_char, c_ulong);
 
 /// Sets the error of the calling client's statement. No effect in a process that is no server.
 pub(crate) fn report(text: &CStr) {
-    let Some(function) = server_function(c"my_message") else { return };
+    let Some(function) = my_message() else { return };
     // SAFETY: the server exports `void my_message(uint error, const char *text, myf flags)` with C linkage; `myf` is an
     // unsigned long. It copies the text into the session of the calling thread.
     unsafe {
@@ -30,14 +31,9 @@ pub(crate) fn report(text: &CStr) {
     }
 }
 
-/// A function of the server, if this process has sessions.
-fn server_function(name: &CStr) -> Option<*mut c_void> {
-    let find = |name: &CStr| {
-        // SAFETY: a search in the symbols of the process.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    };
-    find(c"_current_thd").and_then(|_| find(name))
+/// The server's function, if this process has sessions. A client library has one of the same name.
+fn my_message() -> Option<*mut c_void> {
+    server_symbol::find(c"_current_thd").and_then(|_| server_symbol::find(c"my_message"))
 }
 
 #[cfg(test)]
@@ -46,7 +42,7 @@ mod tests {
 
     #[test]
     fn report_has_no_effect_outside_a_server() {
-        assert_eq!(server_function(c"my_message"), None);
+        assert_eq!(my_message(), None);
         report(MAJORITY_LOST);
     }
 }
