@@ -64,6 +64,8 @@ pub mod kind {
     pub const GTID_LIST: u8 = 163;
     /// The rest of the file is encrypted.
     pub const START_ENCRYPTION: u8 = 164;
+    /// A statement, compressed.
+    pub const QUERY_COMPRESSED: u8 = 165;
 }
 
 /// Flags of an event's header.

@@ -1,10 +1,9 @@
 //! An event group: a GTID event, the events of one entry, and for a transaction an Xid event.
 
 use super::source_events::SourceEvent;
-use crate::event::{EventWriter, GtidEvent, HEADER_LEN, PositionTooFar, Stamp, gtid_flag};
+use crate::event::{Checksum, EventWriter, GtidEvent, HEADER_LEN, PositionTooFar, Stamp, gtid_flag};
 use crate::gtid::Gtid;
 
-const CHECKSUM: usize = 4;
 /// The body of a GTID event with a commit id: seqno, domain, flags, commit id.
 const GTID_BODY: usize = 21;
 /// The body of an Xid event.
@@ -54,7 +53,7 @@ impl Group {
 
     /// The bytes of the encoded group.
     pub fn encoded_len(&self) -> u64 {
-        let event = |body: usize| (HEADER_LEN + body + CHECKSUM) as u64;
+        let event = |body: usize| (HEADER_LEN + body + Checksum::Crc32.len()) as u64;
         let end = match self.body {
             Body::Transaction(_) => event(XID_BODY),
             Body::Statement(_) => 0,

@@ -3,17 +3,14 @@
 //! A transaction's data are the server's transaction cache: events without checksums. A statement's data begin with a
 //! format description, which says whether the events have checksums. Positions and server ids count for nothing there.
 
+use crate::codec::DecodeError;
+use crate::event::{Checksum, HEADER_LEN, Header, kind, split};
 use std::fmt;
 
-const HEADER: usize = 19;
-const CHECKSUM: usize = 4;
-/// Event types.
-const QUERY: u8 = 2;
-const FORMAT_DESCRIPTION: u8 = 15;
-const GTID: u8 = 162;
-const QUERY_COMPRESSED: u8 = 165;
 /// The number of a checksum's kind in a format description: CRC32.
 const CRC32: u8 = 1;
+/// The offset of the type in an event.
+const KIND: usize = 4;
 /// The offset of the error code in the body of a query.
 const ERROR_CODE: usize = 9;
 /// The head of a query's body: thread, time, length of the database's name, error code, length of the variables.
@@ -30,12 +27,12 @@ pub(super) enum Source {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceError {
     offset: usize,
-    why: &'static str,
+    why: DecodeError,
 }
 
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "has data that are no binlog events: {} at byte {}", self.why, self.offset)
+        write!(f, "has data that are no binlog events: the one at byte {} {}", self.offset, self.why)
     }
 }
 
@@ -81,12 +78,12 @@ impl SourceEvent {
     }
 
     fn is_query(&self) -> bool {
-        matches!(self.kind, QUERY | QUERY_COMPRESSED)
+        matches!(self.kind, kind::QUERY | kind::QUERY_COMPRESSED)
     }
 
     /// The text of a query.
     fn text(&self) -> Option<&[u8]> {
-        if self.kind != QUERY {
+        if self.kind != kind::QUERY {
             return None;
         }
         let database = usize::from(*self.body.get(8)?);
@@ -119,30 +116,25 @@ fn first_words(text: &[u8], count: usize) -> String {
 pub(super) fn source_events(data: &[u8], source: Source) -> Result<Vec<SourceEvent>, SourceError> {
     let mut events = Vec::new();
     let mut at = 0;
-    let mut checksum = 0;
+    let mut checksum = Checksum::None;
     while at < data.len() {
         let wrong = |why| SourceError { offset: at, why };
-        let head = data.get(at..at + HEADER).ok_or_else(|| wrong("an incomplete header"))?;
-        let word =
-            |from: usize| u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]]);
-        let (timestamp, kind, len) = (word(0), head[4], word(9) as usize);
-        let flags = u16::from_le_bytes([head[17], head[18]]);
-        let event = data.get(at..).and_then(|rest| rest.get(..len)).filter(|event| event.len() >= HEADER);
-        let event = event.ok_or_else(|| wrong("an impossible length"))?;
-        if kind == FORMAT_DESCRIPTION {
+        let length = Header::parse(&data[at..]).map_err(wrong)?.length as usize;
+        let event = data[at..].get(..length).ok_or_else(|| wrong(DecodeError::Short))?;
+        match event[KIND] {
             // The kind of checksum is in front of the checksum that each format description has.
-            let has_room = event.len() > HEADER + CHECKSUM;
-            let alg = if has_room { event[event.len() - CHECKSUM - 1] } else { 0 };
-            checksum = if source == Source::Statement && alg == CRC32 { CHECKSUM } else { 0 };
-        } else if kind != GTID {
-            let end = event.len().checked_sub(checksum).filter(|end| *end >= HEADER);
-            let end = end.ok_or_else(|| wrong("no room for a checksum"))?;
-            if checksum > 0 && crc32fast::hash(&event[..end]).to_le_bytes() != event[end..] {
-                return Err(wrong("a wrong checksum"));
+            kind::FORMAT_DESCRIPTION if source == Source::Statement => {
+                let body = &event[HEADER_LEN..];
+                let algorithm = body.len().checked_sub(Checksum::Crc32.len() + 1).map(|at| body[at]);
+                checksum = if algorithm == Some(CRC32) { Checksum::Crc32 } else { Checksum::None };
             }
-            events.push(SourceEvent { timestamp, kind, flags, body: event[HEADER..end].to_vec() });
+            kind::FORMAT_DESCRIPTION | kind::GTID => {}
+            _ => {
+                let (Header { timestamp, kind, flags, .. }, body) = split(event, checksum).map_err(wrong)?;
+                events.push(SourceEvent { timestamp, kind, flags, body: body.to_vec() });
+            }
         }
-        at += len;
+        at += length;
     }
     Ok(events)
 }
@@ -156,7 +148,7 @@ pub(super) mod testing {
         let mut event = timestamp.to_le_bytes().to_vec();
         event.push(kind);
         event.extend(7u32.to_le_bytes());
-        event.extend(((HEADER + body.len()) as u32).to_le_bytes());
+        event.extend(((HEADER_LEN + body.len()) as u32).to_le_bytes());
         event.extend([0; 6]);
         event.extend(body);
         event
@@ -174,7 +166,7 @@ pub(super) mod testing {
     }
 
     fn with_checksum(mut event: Vec<u8>) -> Vec<u8> {
-        let len = (event.len() + CHECKSUM) as u32;
+        let len = (event.len() + Checksum::Crc32.len()) as u32;
         event[9..13].copy_from_slice(&len.to_le_bytes());
         let sum = crc32fast::hash(&event);
         event.extend(sum.to_le_bytes());
@@ -185,8 +177,8 @@ pub(super) mod testing {
     pub(in super::super) fn statement(database: &str, text: &str) -> Vec<u8> {
         let mut description = vec![0; 90];
         description.push(CRC32);
-        let mut data = with_checksum(event(FORMAT_DESCRIPTION, 0, &description));
-        data.extend(with_checksum(event(QUERY, 9, &query(database, text))));
+        let mut data = with_checksum(event(kind::FORMAT_DESCRIPTION, 0, &description));
+        data.extend(with_checksum(event(kind::QUERY, 9, &query(database, text))));
         data
     }
 }
@@ -201,13 +193,14 @@ mod tests {
         let events = source_events(&statement("shop", "DROP TABLE a, b"), Source::Statement).unwrap();
         assert_eq!(events.len(), 1);
         assert_eq!(events[0].body, query("shop", "DROP TABLE a, b"));
-        assert_eq!((events[0].timestamp, events[0].kind), (9, QUERY));
+        assert_eq!((events[0].timestamp, events[0].kind), (9, kind::QUERY));
     }
 
     #[test]
     fn truncated_or_changed_data_are_errors() {
         let data = statement("shop", "CREATE TABLE a (b INT)");
-        let description = data.len() - (HEADER + query("shop", "CREATE TABLE a (b INT)").len() + CHECKSUM);
+        let description =
+            data.len() - (HEADER_LEN + query("shop", "CREATE TABLE a (b INT)").len() + Checksum::Crc32.len());
         for cut in (1..data.len()).filter(|cut| *cut != description) {
             assert!(source_events(&data[..cut], Source::Statement).is_err(), "{cut} bytes");
         }
@@ -219,8 +212,8 @@ mod tests {
     #[test]
     fn end_of_rows_that_looks_like_checksum_is_kept() {
         let mut row = event(23, 1, b"abcd");
-        let sum = crc32fast::hash(&row[..HEADER]);
-        row[HEADER..].copy_from_slice(&sum.to_le_bytes());
+        let sum = crc32fast::hash(&row[..HEADER_LEN]);
+        row[HEADER_LEN..].copy_from_slice(&sum.to_le_bytes());
         assert_eq!(source_events(&row, Source::Transaction).unwrap()[0].body.len(), 4);
     }
 
