@@ -159,7 +159,7 @@ impl<D: Disk> Log<D> {
         }
         log.disk.sync_dir().map_err(io("sync the log directory"))?;
         let is_refused = match replay(&log.reader(), &dir, visitor) {
-            // What is left of a damaged log cannot be used: the damage is the reason.
+            // The rest of the damaged log cannot be used. The damage is the reason.
             Err(OpenError::Refused(_)) if damage.is_some() => true,
             replayed => replayed.map(|()| false)?,
         };

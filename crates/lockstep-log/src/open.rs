@@ -51,7 +51,7 @@ pub struct Cut {
 /// committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trimmed {
-    /// What is wrong with which file, the oldest first.
+    /// The damage of each file, the oldest file first.
     pub damage: Vec<String>,
     /// The prefix of the names under which the segments below the new beginning are quarantined; `None` if no file was
     /// left of them.
@@ -175,7 +175,7 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
 /// `base <= hint <= last`.
 ///
 /// - **Nothing is lost.** The entries below *S* are committed, so no election and no recovery of a tail needs them from
-///   this member: what it has acknowledged and may have to prove lies in the chain, or in the base of *S*.
+///   this member. The entries that it has acknowledged, and may have to prove, lie in the chain or in the base of *S*.
 /// - ***S* is not void.** A truncation to index *t* reopens an older segment *k*, and makes the later ones void by a
 ///   mark in *k* that the damage may hide. `Log::truncate` keeps in *k* every later segment whose base is at *t* or
 ///   below, so each void one has a base above *t*, and loses the entry at its base. The mark of the slot names *S* or a

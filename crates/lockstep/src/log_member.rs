@@ -23,7 +23,7 @@ const NAME_MAX: usize = 31;
 /// The arguments that every member without a database has.
 #[derive(Debug, Default)]
 pub(crate) struct MemberArgs {
-    /// What the program is, for messages: "arbitrator".
+    /// The program's kind, for messages: "arbitrator".
     pub(crate) what: &'static str,
     /// Addresses of members.
     pub(crate) address: Option<String>,

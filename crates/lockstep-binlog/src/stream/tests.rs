@@ -175,7 +175,7 @@ fn schema_change_in_transaction_is_marked() {
 }
 
 #[test]
-fn new_process_reads_from_open_transaction_or_block_of_commit_ids() {
+fn resume_position_is_before_open_transaction_and_block_of_commit_ids() {
     let mut stream = stream();
     for seqno in 1..=130 {
         stream.on_item(write(seqno, WHOLE, seqno as u64, "a")).unwrap();
@@ -191,7 +191,7 @@ fn new_process_reads_from_open_transaction_or_block_of_commit_ids() {
 }
 
 #[test]
-fn streaming_transaction_that_is_in_the_files_needs_no_fragments() {
+fn written_streaming_transaction_is_skipped_without_its_fragments() {
     let mut stream = Stream::new(1, HISTORY, 64, 70);
     assert!(stream.on_item(write(66, 0, 1, "a")).unwrap().is_empty());
     assert!(stream.on_item(write(68, flags::TRX_END, 1, "b")).unwrap().is_empty());

@@ -136,7 +136,7 @@ impl RestoreBuilder {
         Ok(())
     }
 
-    /// Whether certification can go on from what was read: see [`reaches`].
+    /// Whether certification can go on from the entries read so far: see [`reaches`].
     pub fn reaches_back(&self) -> bool {
         let first = self.bases.first().map(|(base, _)| base);
         first.zip(self.committed.as_ref()).is_some_and(|(base, committed)| reaches(base, committed))

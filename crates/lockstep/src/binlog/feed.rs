@@ -265,7 +265,7 @@ impl Feed {
     /// The files cannot be written.
     pub(super) fn on_idle(&mut self) -> Result<Option<Seqno>, String> {
         self.flush()?;
-        // A replica may start behind the last group: what follows up to here has no group.
+        // A replica may start behind the last group. The entries from there up to here have no group.
         if let Some(stream) = self.stream.as_ref().filter(|stream| stream.done() > self.written) {
             let (domain, server, seqno) = (stream.domain(), stream.server_id(), stream.done() as u64);
             self.writer.note_complete_to(BinlogGtid { domain, server, seqno });
