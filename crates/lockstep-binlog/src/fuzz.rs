@@ -7,6 +7,7 @@ use lockstep_fuzz::{Target, outcome};
 use crate::event::tests::{parse_any, repair, samples};
 use crate::event::{Checksum, Group, HEADER_LEN, Header, MAGIC, to_begin, to_dummy, without_checksum};
 use crate::gtid::ReplicaState;
+use crate::ingest::{Chunk, FileName, Follower, Place};
 use crate::library::Library;
 use crate::wire::accounts::Accounts;
 use crate::wire::command::{Ack, Command, tests as commands};
@@ -199,4 +200,59 @@ fn statements() {
     let mut target = Target::new("statement", DIR, seeds.map(|sql| sql.as_bytes().to_vec()).to_vec(), &test);
     target.text = true;
     target.run();
+}
+
+#[test]
+fn chunks() {
+    let place = Place { file: FileName::parse("mariadb-bin.000007").unwrap(), offset: 4 };
+    let chunk = Chunk { at: place, after: Some((6, 900)), data: b"events"[..].into() };
+    let test = |input: &[u8]| {
+        let decoded = Chunk::decode(&bytes::Bytes::copy_from_slice(input));
+        if let Ok(chunk) = &decoded {
+            assert_eq!(&chunk.encode()[..], input);
+        }
+        outcome(&decoded)
+    };
+    Target::new("chunk", DIR, vec![chunk.encode().to_vec()], &test).run();
+}
+
+#[test]
+fn events_of_a_primary() {
+    let test = |input: &[u8]| {
+        let place = Place { file: FileName::parse("bin.000001").unwrap(), offset: 4 };
+        let mut follower = Follower::new(place, None);
+        let (mut rest, mut steps) = (input, Vec::new());
+        while let Ok(header) = Header::parse(rest) {
+            let Some((event, after)) = rest.split_at_checked(header.length as usize) else { break };
+            let taken = follower.take(event);
+            steps.push(taken.is_ok());
+            if taken.is_err() {
+                break;
+            }
+            rest = after;
+        }
+        let copied: usize = follower.chunks().iter().map(|chunk| chunk.data.len()).sum();
+        assert!(copied <= input.len());
+        outcome(&(steps, copied))
+    };
+    let file = file();
+    let mut target = Target::new("primary", DIR, vec![file[MAGIC.len()..].to_vec()], &test);
+    target.repair = Some(&|events| {
+        let mut file = [&MAGIC, &events[..]].concat();
+        repair_file(&mut file);
+        events.copy_from_slice(&file[MAGIC.len()..]);
+    });
+    target.memory = (4 << 20, 256);
+    target.run();
+}
+
+#[test]
+fn greetings_and_requests_of_a_primary() {
+    let scramble = crate::wire::handshake::Scramble([b'7'; 20]);
+    let samples = vec![
+        crate::wire::handshake::greeting("10.11.0-MariaDB", 7, &scramble),
+        crate::wire::handshake::switch_request(&scramble),
+    ];
+    let test = |input: &[u8]| outcome(&crate::source::fuzzed(input));
+    Target::new("greeting", DIR, samples, &test).run();
 }

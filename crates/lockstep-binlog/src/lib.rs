@@ -18,7 +18,9 @@ pub mod event;
 #[cfg(test)]
 mod fuzz;
 pub mod gtid;
+pub mod ingest;
 pub mod library;
+pub mod source;
 pub mod stream;
 pub mod wire;
 

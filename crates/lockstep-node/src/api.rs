@@ -85,12 +85,21 @@ pub enum FrontEnd {
     /// It takes only what Raft has committed, and learns the results of statements ([`Delivery::Result`]). No state can be
     /// transferred to it: [`Delivery::StateNeeded`] means that the log lacks what follows its position.
     Reader {
-        /// Without a position the deliveries begin after the last multiple of this, or at the beginning of a log that has
-        /// lost nothing. Where the log does not reach back to either, the member waits for the next multiple. At least 1.
-        begins_at_multiple_of: Seqno,
+        /// Where the deliveries begin without a position.
+        begins: Beginning,
     },
     /// Nothing: an arbitrator. An entry is finished once it is committed, and none is delivered.
     Nothing,
+}
+
+/// Where the deliveries to a reader of the log begin, if it has no position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beginning {
+    /// After the last multiple of this seqno, or at the beginning of a log that has lost nothing. Where the log does not
+    /// reach back to either, the member waits for the next multiple. At least 1.
+    MultipleOf(Seqno),
+    /// As early as the log reaches back.
+    Earliest,
 }
 
 impl FrontEnd {

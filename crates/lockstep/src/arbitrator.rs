@@ -135,6 +135,7 @@ fn plan(args: &ArbitratorArgs) -> Result<Plan, String> {
         options: args.options.clone(),
         dir: args.dir(),
         log: args.log.clone(),
+        ..MemberArgs::default()
     };
     args.plan()
 }

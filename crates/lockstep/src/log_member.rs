@@ -37,6 +37,10 @@ pub(crate) struct MemberArgs {
     pub(crate) dir: PathBuf,
     /// The file of messages, in place of standard error.
     pub(crate) log: Option<PathBuf>,
+    /// Whether such members may be a cluster by themselves.
+    pub(crate) may_found: bool,
+    /// Whether this one founds the cluster.
+    pub(crate) founds: bool,
 }
 
 /// The arguments of a member without a database, validated.
@@ -49,6 +53,7 @@ pub(crate) struct Plan {
     pub(crate) options: Options,
     pub(crate) dir: PathBuf,
     pub(crate) log: Option<PathBuf>,
+    founds: bool,
 }
 
 impl MemberArgs {
@@ -58,13 +63,19 @@ impl MemberArgs {
     /// A text for people.
     pub(crate) fn plan(self) -> Result<Plan, String> {
         let address = self.address.as_deref().unwrap_or_default();
+        let address = if address.is_empty() && self.founds { "gcomm://" } else { address };
         if address.is_empty() {
             return Err("the addresses of members are missing: give --address gcomm://HOST,HOST".into());
         }
         let parsed = ClusterAddress::parse(address, DEFAULT_PORT).map_err(|e| e.to_string())?;
-        if parsed.peers.is_empty() {
+        if parsed.peers.is_empty() && !self.may_found {
             return Err(
                 "a member without a database cannot found a cluster: name members in --address".into()
+            );
+        }
+        if parsed.peers.is_empty() && !self.founds {
+            return Err(
+                "--address names no member: give --new-cluster to the first member of a new group".into()
             );
         }
         let group = self.group.filter(|g| !g.is_empty());
@@ -85,7 +96,16 @@ impl MemberArgs {
                     .into(),
             );
         }
-        Ok(Plan { what: self.what, name, group, peers: parsed.peers, options, dir: self.dir, log: self.log })
+        Ok(Plan {
+            what: self.what,
+            name,
+            group,
+            peers: parsed.peers,
+            options,
+            dir: self.dir,
+            log: self.log,
+            founds: self.founds,
+        })
     }
 }
 
@@ -214,7 +234,7 @@ where
         incoming: String::new(),
         zone: plan.options.zone(),
         wants_vote: plan.options.bool("member.vote"),
-        may_begin_anew: true,
+        may_begin_anew: !plan.founds,
         front_end,
         donates: true,
         hold: None,
@@ -248,7 +268,7 @@ where
     let connect = ConnectArgs {
         cluster: plan.group.clone(),
         peers: plan.peers.iter().map(ToString::to_string).collect(),
-        bootstrap: false,
+        bootstrap: plan.founds,
         position,
         log: Uuid::NIL,
         by_donor: false,

@@ -21,6 +21,7 @@ mod scan;
 mod start;
 #[cfg(test)]
 mod tests;
+mod verbatim;
 mod writer;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -30,6 +31,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub use error::{LibraryError, StartError};
 pub use reader::{Reader, Step};
 pub use start::Start;
+pub use verbatim::VerbatimWriter;
 pub use writer::{Torn, Visibility, Writer};
 
 use crate::event::{Checksum, MAGIC};
@@ -181,14 +183,7 @@ impl Library {
     /// The numbers of the files in the directory, ascending. Between two of them none is missing: if numbers are left out,
     /// the file before says so.
     fn numbers(&self) -> Result<Vec<u64>, LibraryError> {
-        let dir = &self.shared.dir;
-        let mut numbers = Vec::new();
-        for entry in std::fs::read_dir(dir).map_err(LibraryError::io("read the directory", dir))? {
-            let entry = entry.map_err(LibraryError::io("read the directory", dir))?;
-            let file = entry.file_name();
-            numbers.extend(file.to_str().and_then(|file| self.number_of(file)));
-        }
-        numbers.sort_unstable();
+        let numbers = self.all_numbers()?;
         for pair in numbers.windows(2) {
             if pair[1] != pair[0] + 1 && !self.names_as_next(pair[0], pair[1])? {
                 return Err(LibraryError::Missing {
@@ -197,6 +192,19 @@ impl Library {
                 });
             }
         }
+        Ok(numbers)
+    }
+
+    /// The numbers of the files in the directory, ascending.
+    fn all_numbers(&self) -> Result<Vec<u64>, LibraryError> {
+        let dir = &self.shared.dir;
+        let mut numbers = Vec::new();
+        for entry in std::fs::read_dir(dir).map_err(LibraryError::io("read the directory", dir))? {
+            let entry = entry.map_err(LibraryError::io("read the directory", dir))?;
+            let file = entry.file_name();
+            numbers.extend(file.to_str().and_then(|file| self.number_of(file)));
+        }
+        numbers.sort_unstable();
         Ok(numbers)
     }
 

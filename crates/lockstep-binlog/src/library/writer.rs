@@ -399,6 +399,6 @@ impl Writer {
     }
 }
 
-fn temporary(library: &Library) -> std::path::PathBuf {
+pub(super) fn temporary(library: &Library) -> std::path::PathBuf {
     library.shared.dir.join(format!("{}.new", library.shared.name))
 }

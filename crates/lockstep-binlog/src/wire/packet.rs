@@ -68,17 +68,27 @@ pub fn encode(parts: &[&[u8]], sequence: &mut u8, out: &mut Vec<u8>) {
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
+    /// Bytes at the buffer's front that were taken.
+    taken: usize,
     /// The payload's packets so far.
     payload: Vec<u8>,
     /// The next sequence number; `None`: the next packet may begin anew with 0.
     sequence: Option<u8>,
+    ignores_sequence: bool,
     limit: usize,
 }
 
 impl Decoder {
     /// Payloads may have up to `limit` bytes.
     pub fn new(limit: usize) -> Decoder {
-        Decoder { buffer: Vec::new(), payload: Vec::new(), sequence: None, limit }
+        Decoder {
+            buffer: Vec::new(),
+            taken: 0,
+            payload: Vec::new(),
+            sequence: None,
+            ignores_sequence: false,
+            limit,
+        }
     }
 
     /// Changes the limit for the payloads that follow.
@@ -91,8 +101,14 @@ impl Decoder {
         self.sequence = Some(sequence);
     }
 
+    /// From now on the packets' numbers do not matter.
+    pub fn ignore_sequence(&mut self) {
+        self.ignores_sequence = true;
+    }
+
     /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..std::mem::take(&mut self.taken));
         self.buffer.extend_from_slice(bytes);
     }
 
@@ -102,12 +118,13 @@ impl Decoder {
     /// [`PacketError`] for bytes that are not allowed.
     pub fn take(&mut self) -> Result<Option<(Vec<u8>, u8)>, PacketError> {
         loop {
-            let Some((&[a, b, c, number], rest)) = self.buffer.split_first_chunk::<HEADER>() else {
+            let Some((&[a, b, c, number], rest)) = self.buffer[self.taken..].split_first_chunk::<HEADER>()
+            else {
                 return Ok(None);
             };
             let len = usize::from(a) | usize::from(b) << 8 | usize::from(c) << 16;
             let expected = self.sequence.unwrap_or(0);
-            if number != expected {
+            if number != expected && !self.ignores_sequence {
                 return Err(PacketError::Sequence { expected, found: number });
             }
             if len + self.payload.len() > self.limit {
@@ -115,7 +132,7 @@ impl Decoder {
             }
             let Some(part) = rest.get(..len) else { return Ok(None) };
             self.payload.extend_from_slice(part);
-            self.buffer.drain(..HEADER + len);
+            self.taken += HEADER + len;
             let answer = number.wrapping_add(1);
             if len < PACKET_MAX {
                 self.sequence = None;

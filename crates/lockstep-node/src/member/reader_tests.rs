@@ -1,11 +1,11 @@
 //! Two members with a database, and a reader of the log.
 
 use super::harness::Lab;
-use crate::api::{FrontEnd, StatementResult, Tuning};
+use crate::api::{Beginning, FrontEnd, StatementResult, Tuning};
 use lockstep_core::{Gtid, Seqno};
 
 /// A lab whose n3 reads the log.
-fn lab(begins_at_multiple_of: Seqno, before: usize) -> Lab {
+fn lab(multiple: Seqno, before: usize) -> Lab {
     let tuning = Tuning { segment_bytes: 2 << 10, ..Tuning::default() };
     let mut lab = Lab::new(2, &tuning);
     lab.run(1_000_000);
@@ -16,7 +16,7 @@ fn lab(begins_at_multiple_of: Seqno, before: usize) -> Lab {
         hello.arbitrator = true;
         hello.wants_vote = false;
     });
-    lab.nodes[2].member.set_front_end(FrontEnd::Reader { begins_at_multiple_of });
+    lab.nodes[2].member.set_front_end(FrontEnd::Reader { begins: Beginning::MultipleOf(multiple) });
     lab.until("the reader is connected", 5_000_000, |lab| {
         lab.nodes[2].member.delivery.deliverer.is_running()
     });

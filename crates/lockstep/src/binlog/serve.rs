@@ -10,7 +10,7 @@ use lockstep_binlog::library::Visibility;
 use lockstep_binlog::wire::session::Settings;
 use lockstep_binlog::wire::{Accounts, Server, ServerConfig};
 use lockstep_node::core::Seqno;
-use lockstep_node::{Delivery, FrontEnd, Level, Node};
+use lockstep_node::{Beginning, Delivery, FrontEnd, Level, Node};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,6 +71,7 @@ impl ServeArgs {
             options: Some(options),
             dir: self.dir.clone(),
             log: self.log.clone(),
+            ..MemberArgs::default()
         };
         args.plan()
     }
@@ -101,7 +102,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let replicas = Replicas { listen, accounts, domain: args.gtid_domain_id, server: None };
     let lines = log.clone();
     let role = Role {
-        front_end: FrontEnd::Reader { begins_at_multiple_of: FILE_SEQNOS },
+        front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
         position,
         take: move |node: &Node| take_deliveries(node, feed, replicas, &lines),
     };

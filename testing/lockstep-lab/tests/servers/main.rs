@@ -23,6 +23,7 @@ mod failover;
 mod fixture;
 mod flush;
 mod galera;
+mod ingest;
 mod joining;
 mod lab;
 mod newer;

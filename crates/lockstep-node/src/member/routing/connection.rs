@@ -1,6 +1,6 @@
 //! The states of a member from "not connected" to "Synced", and the views and notices that its server gets on the way.
 
-use crate::api::{ConnectArgs, Delivery, FrontEnd, Level, NodeError, ViewInfo, ViewStatus};
+use crate::api::{Beginning, ConnectArgs, Delivery, FrontEnd, Level, NodeError, ViewInfo, ViewStatus};
 use crate::effect::Effect;
 use crate::member::Member;
 use crate::member::admin::wait_report::disk_wait_report;
@@ -201,11 +201,11 @@ impl Member {
                 ),
             );
         }
-        if let FrontEnd::Reader { begins_at_multiple_of } = self.ctx.front_end
+        if let FrontEnd::Reader { begins } = self.ctx.front_end
             && !args.position.is_defined()
         {
             let history = self.ctx.raft.committed_state().history;
-            match self.readers_beginning(begins_at_multiple_of.max(1)) {
+            match self.readers_beginning(begins) {
                 Ok(seqno) => args.position = Gtid { uuid: history, seqno },
                 Err(seqno) => {
                     let missing = format!(
@@ -304,20 +304,32 @@ impl Member {
     ///
     /// # Errors
     /// The seqno for which it waits.
-    fn readers_beginning(&mut self, multiple: Seqno) -> Result<Seqno, Seqno> {
+    fn readers_beginning(&mut self, beginning: Beginning) -> Result<Seqno, Seqno> {
         let committed = self.ctx.raft.committed_state();
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
-        let whole = bases.first().filter(|base| base.index == 0).map_or(Seqno::MIN, |base| base.seqno);
-        let last = committed.seqno - committed.seqno.rem_euclid(multiple);
-        let begins = whole.max(last);
-        let is_left_out = self.ctx.raft.gap_around(begins).is_some();
-        let started = self.delivery.deliverer.start(&bases, committed, begins);
-        self.delivery.deliverer.stop();
-        if is_left_out || started.is_err() {
-            return Err(last + multiple);
+        let (candidates, next) = match beginning {
+            Beginning::MultipleOf(multiple) => {
+                let multiple = multiple.max(1);
+                let whole =
+                    bases.first().filter(|base| base.index == 0).map_or(Seqno::MIN, |base| base.seqno);
+                let last = committed.seqno - committed.seqno.rem_euclid(multiple);
+                (vec![whole.max(last)], last + multiple)
+            }
+            Beginning::Earliest => {
+                let begins = bases.iter().map(|base| base.seqno).chain([committed.seqno]);
+                (begins.collect(), committed.seqno + 1)
+            }
+        };
+        for begins in candidates {
+            let is_left_out = self.ctx.raft.gap_around(begins).is_some();
+            let started = self.delivery.deliverer.start(&bases, committed, begins);
+            self.delivery.deliverer.stop();
+            if !is_left_out && started.is_ok() {
+                self.ctx.finished.raise(begins);
+                return Ok(begins);
+            }
         }
-        self.ctx.finished.raise(begins);
-        Ok(begins)
+        Err(next)
     }
 
     fn still_connecting(&mut self, args: ConnectArgs, until: Micros, log_at: Micros, missing: &str) {

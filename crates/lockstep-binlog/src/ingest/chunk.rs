@@ -1,0 +1,193 @@
+//! Consecutive bytes of a binlog file, as the payload of a log entry.
+
+use std::fmt;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::codec::{DecodeError, Reader};
+use crate::event::MAGIC;
+
+/// The most bytes of a file in one chunk. Submissions of this size are ordered as they were submitted.
+pub const CHUNK_MAX: usize = 512 << 10;
+/// The first bytes of a chunk.
+const CHUNK_MAGIC: [u8; 4] = *b"LSBC";
+/// The format's version.
+const VERSION: u8 = 1;
+/// Set if the chunk is the first one of a file that follows another one.
+const HAS_AFTER: u8 = 1;
+/// The longest name of a file without its number.
+const BASE_MAX: usize = 255;
+
+/// The name of a binlog file: `mariadb-bin.000007`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileName {
+    base: String,
+    number: u64,
+}
+
+impl FileName {
+    /// The name of this file number.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the base is empty, too long, or has characters that no file of a server has.
+    pub fn new(base: &str, number: u64) -> Result<FileName, DecodeError> {
+        let is_plain = |c: char| !c.is_control() && c != '/' && c != '\\';
+        if base.is_empty() || base.len() > BASE_MAX || base.starts_with('.') || !base.chars().all(is_plain) {
+            return Err(DecodeError::Invalid("file name"));
+        }
+        Ok(FileName { base: base.to_owned(), number })
+    }
+
+    /// Parses a name with its number.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it is no name of a binlog file.
+    pub fn parse(name: &str) -> Result<FileName, DecodeError> {
+        let wrong = DecodeError::Invalid("file name");
+        let (base, digits) = name.rsplit_once('.').ok_or(wrong)?;
+        if digits.len() < 6 || digits.len() > 18 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(wrong);
+        }
+        let name = FileName::new(base, digits.parse().map_err(|_| wrong)?)?;
+        if name.to_string().rsplit_once('.').is_some_and(|(_, d)| d == digits) {
+            Ok(name)
+        } else {
+            Err(wrong)
+        }
+    }
+
+    /// The name without its number.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}", self.base, self.number)
+    }
+}
+
+/// A place in the primary's binlog.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The file.
+    pub file: FileName,
+    /// The byte in it.
+    pub offset: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.offset)
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// The place of its first byte. A file's first chunk begins behind the file's magic bytes.
+    pub at: Place,
+    /// In a file's first chunk: number and end of the file before it. `None`: the copy begins with this file.
+    pub after: Option<(u64, u64)>,
+    /// The bytes.
+    pub data: Bytes,
+}
+
+impl Chunk {
+    /// Whether this is the first chunk of a file.
+    pub fn begins_file(&self) -> bool {
+        self.at.offset == MAGIC.len() as u64
+    }
+
+    /// The payload.
+    pub fn encode(&self) -> Bytes {
+        let Chunk { at: Place { file, offset }, after, data } = self;
+        let mut out = BytesMut::with_capacity(64 + file.base.len() + data.len());
+        out.put_slice(&CHUNK_MAGIC);
+        out.put_u8(VERSION);
+        out.put_u8(if after.is_some() { HAS_AFTER } else { 0 });
+        out.put_u8(file.base.len() as u8);
+        out.put_slice(file.base.as_bytes());
+        out.put_u64_le(file.number);
+        out.put_u64_le(*offset);
+        if let Some((number, end)) = after {
+            out.put_u64_le(*number);
+            out.put_u64_le(*end);
+        }
+        out.put_slice(data);
+        out.freeze()
+    }
+
+    /// Parses a payload.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it is no chunk, or one of a newer version.
+    pub fn decode(payload: &Bytes) -> Result<Chunk, DecodeError> {
+        let mut r = Reader::new(payload);
+        if r.take(CHUNK_MAGIC.len())? != CHUNK_MAGIC {
+            return Err(DecodeError::Invalid("begin: no part of a binlog"));
+        }
+        if r.u8()? != VERSION {
+            return Err(DecodeError::Invalid("version: this program is too old"));
+        }
+        let flags = r.u8()?;
+        if flags & !HAS_AFTER != 0 {
+            return Err(DecodeError::Invalid("flag: this program is too old"));
+        }
+        let len = usize::from(r.u8()?);
+        let base = std::str::from_utf8(r.take(len)?).map_err(|_| DecodeError::Invalid("file name"))?;
+        let file = FileName::new(base, r.u64()?)?;
+        let offset = r.u64()?;
+        let after = if flags & HAS_AFTER != 0 { Some((r.u64()?, r.u64()?)) } else { None };
+        let data = payload.slice(payload.len() - r.remaining()..);
+        if data.is_empty() || data.len() > CHUNK_MAX {
+            return Err(DecodeError::Invalid("length"));
+        }
+        if offset < MAGIC.len() as u64 || offset.checked_add(data.len() as u64).is_none() {
+            return Err(DecodeError::Invalid("offset"));
+        }
+        let chunk = Chunk { at: Place { file, offset }, after, data };
+        if chunk.after.is_some() && !chunk.begins_file() {
+            return Err(DecodeError::Invalid("predecessor: only a file's first part has one"));
+        }
+        Ok(chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_name_round_trips_and_others_are_refused() {
+        for name in ["mariadb-bin.000001", "a.b.123456", "x.1234567"] {
+            assert_eq!(FileName::parse(name).unwrap().to_string(), name);
+        }
+        for name in ["", "bin", "bin.1", ".000001", "bin.0000001", "a/b.000001", "bin.00000x", "..000001"] {
+            assert!(FileName::parse(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn chunk_round_trips_and_truncated_one_is_refused() {
+        let file = FileName::parse("mariadb-bin.000007").unwrap();
+        for (offset, after) in [(4, None), (4, Some((6, 900))), (77, None)] {
+            let data = Bytes::from_static(b"events");
+            let chunk = Chunk { at: Place { file: file.clone(), offset }, after, data };
+            let payload = chunk.encode();
+            assert_eq!(Chunk::decode(&payload), Ok(chunk));
+            for cut in 0..payload.len() - b"events".len() + 1 {
+                assert!(Chunk::decode(&payload.slice(..cut)).is_err(), "{cut}");
+            }
+        }
+        let wrong =
+            Chunk { at: Place { file, offset: 77 }, after: Some((6, 9)), data: Bytes::from_static(b"e") };
+        assert!(Chunk::decode(&wrong.encode()).is_err(), "a predecessor in the middle of a file");
+    }
+}

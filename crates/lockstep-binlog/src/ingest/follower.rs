@@ -1,0 +1,301 @@
+//! From the events that a primary sends to chunks of its files.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+
+use super::chunk::{CHUNK_MAX, Chunk, FileName, Place};
+use crate::codec::DecodeError;
+use crate::event::{Checksum, Header, MAGIC, Rotate, flag, kind, split};
+
+/// Why the events cannot be copied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FollowError {
+    /// An event is damaged, or none.
+    Damaged(Place, DecodeError),
+    /// An event has another position than the bytes before it leave.
+    Position {
+        /// Where it belongs.
+        expected: Place,
+        /// The end that it names.
+        end: u32,
+    },
+    /// The event at this place is another one than the copy's.
+    OtherContent(Place),
+    /// The binlog goes on with a file that does not follow the present one.
+    OtherFile {
+        /// The present file.
+        present: FileName,
+        /// The next one, as the primary names it.
+        next: String,
+    },
+    /// The file is too long for the positions of the protocol.
+    TooLong(FileName),
+    /// The events are encrypted.
+    Encrypted(Place),
+}
+
+impl fmt::Display for FollowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(place, why) => write!(f, "the primary's event at {place} {why}"),
+            Self::Position { expected, end } => write!(
+                f,
+                "the primary's event at {expected} says that it ends at {end}: it is not the next event of this file"
+            ),
+            Self::OtherContent(place) => write!(
+                f,
+                "the primary's event at {place} is another one than in this copy: the primary's binlog was reset or \
+                 restored, or this is another server"
+            ),
+            Self::OtherFile { present, next } => {
+                write!(f, "the primary goes on with {next}, which does not follow {present}")
+            }
+            Self::TooLong(file) => {
+                write!(f, "{file} is longer than 4 GiB, the limit of the protocol's positions")
+            }
+            Self::Encrypted(place) => {
+                write!(
+                    f,
+                    "the primary's binlog is encrypted at {place} (encrypt_binlog), which cannot be copied"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for FollowError {}
+
+/// Follows a primary's files from an event on.
+#[derive(Debug)]
+pub struct Follower {
+    /// The end of the last event.
+    place: Place,
+    /// The event at `place`, if the copy has it already: the primary's must be equal.
+    known: Option<Bytes>,
+    /// The predecessor of a file that begins.
+    after: Option<(u64, u64)>,
+    /// The bytes that are not in a chunk yet; they end at `place`.
+    bytes: BytesMut,
+    chunks: Vec<Chunk>,
+}
+
+impl Follower {
+    /// Begins with the event at `place`. `known`: the copy ends with this event.
+    pub fn new(place: Place, known: Option<Bytes>) -> Follower {
+        Follower { place, known, after: None, bytes: BytesMut::new(), chunks: Vec::new() }
+    }
+
+    /// Where the next event begins.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Takes the next event from the primary.
+    ///
+    /// # Errors
+    /// [`FollowError`]; the follower cannot be used any more.
+    pub fn take(&mut self, event: &[u8]) -> Result<(), FollowError> {
+        let damaged = |place: &Place, why| FollowError::Damaged(place.clone(), why);
+        let (header, _) = split(event, Checksum::Crc32).map_err(|why| damaged(&self.place, why))?;
+        match header.kind {
+            kind::HEARTBEAT => return Ok(()),
+            kind::ROTATE if is_artificial(&header) => {
+                let rotate =
+                    Rotate::parse(event, Checksum::Crc32).map_err(|why| damaged(&self.place, why))?;
+                return self.go_to(&rotate);
+            }
+            _ if is_artificial(&header) => return Ok(()),
+            kind::START_ENCRYPTION => return Err(FollowError::Encrypted(self.place.clone())),
+            _ => {}
+        }
+        let end = self.place.offset + event.len() as u64;
+        if header.end_pos != end as u32 {
+            return Err(FollowError::Position { expected: self.place.clone(), end: header.end_pos });
+        }
+        if end > u64::from(u32::MAX) {
+            return Err(FollowError::TooLong(self.place.file.clone()));
+        }
+        match self.known.take() {
+            Some(known) if known == event => self.place.offset = end,
+            Some(_) => return Err(FollowError::OtherContent(self.place.clone())),
+            None => self.add(event),
+        }
+        debug_assert_eq!(self.place.offset, end);
+        Ok(())
+    }
+
+    /// The artificial Rotate event names the file that follows.
+    fn go_to(&mut self, rotate: &Rotate) -> Result<(), FollowError> {
+        let present = &self.place.file;
+        if rotate.file == present.to_string() {
+            return Ok(());
+        }
+        let next = FileName::parse(&rotate.file).ok();
+        let next = next.filter(|next| next.base() == present.base() && next.number() > present.number());
+        let (Some(next), true, None) = (next, rotate.position == MAGIC.len() as u64, &self.known) else {
+            return Err(FollowError::OtherFile { present: present.clone(), next: rotate.file.clone() });
+        };
+        self.cut();
+        self.after = Some((self.place.file.number(), self.place.offset));
+        self.place = Place { file: next, offset: MAGIC.len() as u64 };
+        Ok(())
+    }
+
+    fn add(&mut self, event: &[u8]) {
+        if self.bytes.len() + event.len() > CHUNK_MAX {
+            self.cut();
+        }
+        let mut rest = event;
+        // An event that is longer than a chunk takes several.
+        while rest.len() > CHUNK_MAX {
+            let (now, later) = rest.split_at(CHUNK_MAX);
+            self.bytes.extend_from_slice(now);
+            self.place.offset += now.len() as u64;
+            self.cut();
+            rest = later;
+        }
+        self.bytes.extend_from_slice(rest);
+        self.place.offset += rest.len() as u64;
+    }
+
+    /// Makes a chunk of the bytes so far.
+    fn cut(&mut self) {
+        if self.bytes.is_empty() {
+            return;
+        }
+        let data = self.bytes.split().freeze();
+        let offset = self.place.offset - data.len() as u64;
+        let at = Place { file: self.place.file.clone(), offset };
+        self.chunks.push(Chunk { at, after: self.after.take(), data });
+    }
+
+    /// The bytes that wait to become a chunk.
+    pub fn waiting(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The chunks of all events so far that were not returned before.
+    pub fn chunks(&mut self) -> Vec<Chunk> {
+        self.cut();
+        std::mem::take(&mut self.chunks)
+    }
+}
+
+/// Whether the event is in no file.
+fn is_artificial(header: &Header) -> bool {
+    header.end_pos == 0 || header.flags & flag::ARTIFICIAL != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{EventWriter, FormatDescription, Stamp, artificial_rotate};
+
+    const STAMP: Stamp = Stamp { timestamp: 7, server_id: 10 };
+
+    fn name(number: u64) -> FileName {
+        FileName::new("bin", number).unwrap()
+    }
+
+    fn at(number: u64, offset: u64) -> Place {
+        Place { file: name(number), offset }
+    }
+
+    fn rotate(number: u64, position: u64) -> Vec<u8> {
+        artificial_rotate(10, &name(number).to_string(), position, Checksum::Crc32)
+    }
+
+    /// The events of a file: a format description and one of each length.
+    fn events(lengths: &[usize]) -> Vec<Vec<u8>> {
+        let mut position = 4;
+        let mut event = |build: &dyn Fn(&mut EventWriter)| {
+            let mut writer = EventWriter::at(position);
+            build(&mut writer);
+            position = writer.position();
+            writer.finish().unwrap()
+        };
+        let format = FormatDescription {
+            timestamp: 1,
+            server_id: 10,
+            version: "10.11".into(),
+            created: 1,
+            checksum: Checksum::Crc32,
+        };
+        let mut events = vec![event(&|w| w.format_description(&format))];
+        events.extend(
+            lengths.iter().map(|len| event(&|w| w.event(STAMP, kind::TABLE_MAP, 0, &[&vec![7; *len]]))),
+        );
+        events
+    }
+
+    fn follow(follower: &mut Follower, events: &[Vec<u8>]) {
+        events.iter().for_each(|event| follower.take(event).unwrap());
+    }
+
+    #[test]
+    fn chunks_are_the_bytes_of_each_file() {
+        let (first, second) = (events(&[100, CHUNK_MAX - 50, 3 * CHUNK_MAX, 5]), events(&[9]));
+        let mut follower = Follower::new(at(1, 4), None);
+        follower.take(&rotate(1, 4)).unwrap();
+        follow(&mut follower, &first);
+        follower.take(&rotate(2, 4)).unwrap();
+        follow(&mut follower, &second);
+        let chunks = follower.chunks();
+        for (number, events) in [(1, &first), (2, &second)] {
+            let own: Vec<&Chunk> = chunks.iter().filter(|chunk| chunk.at.file == name(number)).collect();
+            let mut end = 4;
+            for chunk in &own {
+                assert!(chunk.at.offset == end && chunk.data.len() <= CHUNK_MAX);
+                end += chunk.data.len() as u64;
+            }
+            let bytes: Vec<u8> = own.iter().flat_map(|chunk| chunk.data.to_vec()).collect();
+            assert!(bytes == events.concat(), "{number}");
+        }
+        let last = chunks.last().unwrap();
+        assert_eq!(last.after, Some((1, 4 + first.concat().len() as u64)));
+        assert!(chunks[..chunks.len() - 1].iter().all(|chunk| chunk.after.is_none()));
+        assert_eq!(follower.place(), &at(2, 4 + second.concat().len() as u64));
+        assert!(follower.chunks().is_empty());
+    }
+
+    #[test]
+    fn copys_last_event_is_compared_and_not_copied_again() {
+        let events = events(&[100, 200]);
+        let begin = at(1, 4 + events[0].len() as u64);
+        let mut follower = Follower::new(begin.clone(), Some(events[1].clone().into()));
+        follow(&mut follower, &events[1..]);
+        let chunks = follower.chunks();
+        assert_eq!(chunks.len(), 1);
+        assert_eq!(chunks[0].data, events[2]);
+        let mut follower = Follower::new(begin.clone(), Some(events[2].clone().into()));
+        assert_eq!(follower.take(&events[1]), Err(FollowError::OtherContent(begin)));
+    }
+
+    #[test]
+    fn artificial_events_are_in_no_file() {
+        let mut follower = Follower::new(at(1, 4), None);
+        let heartbeat = crate::event::heartbeat(10, "bin.000001", 4, Checksum::Crc32);
+        follow(&mut follower, &[rotate(1, 4), heartbeat]);
+        assert!(follower.chunks().is_empty());
+        assert_eq!(follower.place(), &at(1, 4));
+    }
+
+    #[test]
+    fn wrong_event_or_file_is_refused() {
+        let events = events(&[100]);
+        let new = || Follower::new(at(3, 4), None);
+        let mut flipped = events[0].clone();
+        flipped[30] ^= 1;
+        assert!(matches!(new().take(&flipped), Err(FollowError::Damaged(..))));
+        assert!(matches!(new().take(&events[1]), Err(FollowError::Position { .. })));
+        for file in ["bin.000002", "other.000004", "nonsense"] {
+            let rotate = artificial_rotate(10, file, 4, Checksum::Crc32);
+            assert!(matches!(new().take(&rotate), Err(FollowError::OtherFile { .. })), "{file}");
+        }
+        assert!(new().take(&rotate(4, 99)).is_err());
+        for cut in 0..events[0].len() {
+            assert!(new().take(&events[0][..cut]).is_err(), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! From the node's deliveries to the copied files.
+
+use super::progress::Begin;
+use bytes::Bytes;
+use lockstep_binlog::Library;
+use lockstep_binlog::ingest::{Chunk, CopyEnd, FileName, Place, Verdict};
+use lockstep_binlog::library::{Position, VerbatimWriter};
+use lockstep_node::core::{Gtid, Seqno, Uuid};
+use lockstep_node::{Ordered, ViewInfo};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often the files are synced, and the position is saved.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// Where the copy goes on after a restart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Saved {
+    /// The last entry whose bytes are in the files.
+    pub(super) gtid: Gtid,
+    /// The copy's end after it.
+    pub(super) end: Place,
+}
+
+impl Saved {
+    fn path(dir: &Path) -> PathBuf {
+        dir.join("position")
+    }
+
+    /// Reads the file; `None` if there is none.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub(super) fn load(dir: &Path) -> Result<Option<Saved>, String> {
+        let path = Saved::path(dir);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("{} cannot be read: {error}", path.display())),
+        };
+        let saved = Saved::parse(&text);
+        saved.map(Some).ok_or_else(|| format!("{} holds no position: {text:?}", path.display()))
+    }
+
+    fn parse(text: &str) -> Option<Saved> {
+        let mut words = text.split_whitespace();
+        let (uuid, seqno) = words.next()?.split_once(':')?;
+        let gtid = Gtid { uuid: Uuid::parse(uuid)?, seqno: seqno.parse().ok().filter(|seqno| *seqno >= 0)? };
+        let file = FileName::parse(words.next()?).ok()?;
+        let offset = words.next()?.parse().ok()?;
+        words.next().is_none().then_some(Saved { gtid, end: Place { file, offset } })
+    }
+
+    /// Saves it durably.
+    fn save(&self, dir: &Path) -> Result<(), String> {
+        let path = Saved::path(dir);
+        let next = path.with_extension("next");
+        let Saved { gtid, end } = self;
+        let write = || -> std::io::Result<()> {
+            let text = format!("{}:{} {} {}\n", gtid.uuid, gtid.seqno, end.file, end.offset);
+            std::fs::write(&next, text)?;
+            std::fs::File::open(&next)?.sync_all()?;
+            std::fs::rename(&next, &path)?;
+            std::fs::File::open(dir)?.sync_all()
+        };
+        write().map_err(|error| format!("{} cannot be written: {error}", path.display()))
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct Copy {
+    dir: PathBuf,
+    /// `None` before the first file.
+    writer: Option<VerbatimWriter>,
+    end: CopyEnd,
+    history: Uuid,
+    /// The last entry that was taken.
+    done: Seqno,
+    saved_seqno: Seqno,
+    synced_at: Instant,
+}
+
+impl Copy {
+    /// Opens the files of this directory, as of the saved position.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub(super) fn open(dir: &Path, saved: Option<&Saved>) -> Result<Copy, String> {
+        let mut copy = Copy {
+            dir: dir.to_owned(),
+            writer: None,
+            end: CopyEnd::default(),
+            history: Uuid::NIL,
+            done: -1,
+            saved_seqno: -1,
+            synced_at: Instant::now(),
+        };
+        if let Some(Saved { gtid, end }) = saved {
+            let at = Position { file: end.file.number(), offset: end.offset };
+            let writer = VerbatimWriter::open(dir, end.file.base(), Some(at)).map_err(|e| e.to_string())?;
+            copy.writer = Some(writer);
+            copy.end = CopyEnd::new(Some(end.clone()));
+            (copy.history, copy.done, copy.saved_seqno) = (gtid.uuid, gtid.seqno, gtid.seqno);
+        }
+        Ok(copy)
+    }
+
+    /// Takes a view: its history must be the copy's.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub(super) fn on_view(&mut self, info: &ViewInfo, in_log: bool) -> Result<(), String> {
+        let uuid = info.gtid.uuid;
+        if self.history.is_nil() {
+            self.history = uuid;
+        }
+        if uuid != self.history {
+            return Err(format!(
+                "the log's history is {uuid} now, and was {}: a branch was founded (lockstep bootstrap), or another cluster \
+                 has this name. Start this member with an empty directory",
+                self.history
+            ));
+        }
+        if in_log {
+            self.done = self.done.max(info.gtid.seqno);
+        }
+        Ok(())
+    }
+
+    /// Takes an entry. Returns whether it was a chunk whose predecessor is missing.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub(super) fn on_ordered(&mut self, ordered: &Ordered) -> Result<bool, String> {
+        self.done = ordered.seqno;
+        if !ordered.pass {
+            return Ok(true);
+        }
+        let chunk = Chunk::decode(&ordered.writeset.data).map_err(|why| {
+            format!(
+                "the entry at seqno {} {why}. A group of `lockstep binlog ingest` must have no other members",
+                ordered.seqno
+            )
+        })?;
+        let verdict = self.end.judge(&chunk);
+        let fails = |error: lockstep_binlog::library::LibraryError| error.to_string();
+        match verdict {
+            Verdict::Known => {}
+            Verdict::Gap => return Ok(true),
+            Verdict::Take { skip } => {
+                let writer = self.writer.as_mut().ok_or("the copy has an end, and no file")?;
+                writer.append(&chunk.data[skip..]).map_err(fails)?;
+            }
+            Verdict::TakeFile => {
+                if self.writer.is_none() {
+                    // What files there are, is of a process that was killed before it saved a position.
+                    let writer =
+                        VerbatimWriter::open(&self.dir, chunk.at.file.base(), None).map_err(fails)?;
+                    self.writer = Some(writer);
+                }
+                if let Some(writer) = &mut self.writer {
+                    writer.begin_file(chunk.at.file.number()).map_err(fails)?;
+                    writer.append(&chunk.data).map_err(fails)?;
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The copy's end.
+    pub(super) fn end(&self) -> Option<&Place> {
+        self.end.place()
+    }
+
+    /// The last entry that was taken.
+    pub(super) fn done(&self) -> Seqno {
+        self.done
+    }
+
+    /// Where a reader of the primary goes on.
+    ///
+    /// # Errors
+    /// The last event cannot be read.
+    pub(super) fn begin(&self) -> Result<Begin, String> {
+        let (Some(end), Some(writer)) = (self.end.place(), &self.writer) else { return Ok(Begin::Oldest) };
+        let Some((at, length)) = writer.last_event() else { return Ok(Begin::File(end.file.clone())) };
+        let path = self.dir.join(end.file.to_string());
+        let mut event = vec![0; length as usize];
+        let read = std::fs::File::open(&path).and_then(|file| file.read_exact_at(&mut event, at.offset));
+        read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        Ok(Begin::Event(Place { file: end.file.clone(), offset: at.offset }, Bytes::from(event)))
+    }
+
+    /// Whether a sync is due.
+    pub(super) fn is_sync_due(&self) -> bool {
+        self.synced_at.elapsed() >= SYNC_EVERY
+    }
+
+    /// Syncs the files and saves the position, unless the copy ends in the middle of an event. Returns the seqno up to
+    /// which this member no longer needs the log, if it has changed.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub(super) fn sync(&mut self) -> Result<Option<Seqno>, String> {
+        self.synced_at = Instant::now();
+        let (Some(writer), Some(end)) = (&mut self.writer, self.end.place()) else { return Ok(None) };
+        if self.done == self.saved_seqno || !writer.is_between_events() {
+            return Ok(None);
+        }
+        writer.sync().map_err(|e| e.to_string())?;
+        let gtid = Gtid { uuid: self.history, seqno: self.done };
+        Saved { gtid, end: end.clone() }.save(&self.dir)?;
+        self.saved_seqno = self.done;
+        Ok(Some(self.done))
+    }
+
+    /// The files, once there is one.
+    pub(super) fn library(&self) -> Option<&Library> {
+        self.writer.as_ref().map(VerbatimWriter::library).filter(|library| library.end().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saved_position_round_trips_and_other_text_is_refused() {
+        let dir = std::env::temp_dir().join(format!("lockstep-ingest-saved-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        assert_eq!(Saved::load(&dir), Ok(None));
+        let uuid = Uuid([7; 16]);
+        let end = Place { file: FileName::parse("mariadb-bin.000003").unwrap(), offset: 4711 };
+        let saved = Saved { gtid: Gtid { uuid, seqno: 12 }, end };
+        saved.save(&dir).unwrap();
+        assert_eq!(Saved::load(&dir), Ok(Some(saved)));
+        for text in [
+            "",
+            "x",
+            "x:1 mariadb-bin.000003 4",
+            &format!("{uuid}:-1 bin.000001 4"),
+            &format!("{uuid}:1 bin 4"),
+        ] {
+            std::fs::write(dir.join("position"), text).unwrap();
+            assert!(Saved::load(&dir).is_err(), "{text}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

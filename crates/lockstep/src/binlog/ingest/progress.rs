@@ -1,0 +1,190 @@
+//! What the thread that takes deliveries and the thread that reads the primary tell each other.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lockstep_binlog::ingest::{FileName, Place};
+use lockstep_binlog::source::Acknowledger;
+use lockstep_node::core::Seqno;
+
+/// The most acknowledgements that may wait. A primary asks for far fewer.
+const ACKS_MAX: usize = 1 << 20;
+
+/// Where reading the primary begins.
+#[derive(Clone, Debug)]
+pub(super) enum Begin {
+    /// With the primary's oldest file: there is no copy yet.
+    Oldest,
+    /// With this file, whose first events are not complete in the copy.
+    File(FileName),
+    /// With the copy's last event, which the primary must have as well.
+    Event(Place, Bytes),
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct Progress {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    begin: Option<Begin>,
+    /// The reader of the primary waits for `begin`.
+    wants_begin: bool,
+    /// The copy's end.
+    end: Option<Place>,
+    /// The last entry of the log that was taken.
+    done: Seqno,
+    /// Own chunks that were taken, and own chunks whose predecessor is missing.
+    seen: u64,
+    gaps: u64,
+    /// Places that the primary waits for, ascending, and the connection for the answers.
+    acks: VecDeque<Place>,
+    acknowledger: Option<Acknowledger>,
+    acknowledged: Option<Place>,
+    stopped: bool,
+}
+
+impl Progress {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The copy has this end after this entry. Returns whether [`Progress::give_begin`] is wanted.
+    pub(super) fn took(&self, seqno: Seqno, end: Option<&Place>) -> bool {
+        let mut state = self.lock();
+        state.done = state.done.max(seqno);
+        if state.end.as_ref() != end {
+            state.end = end.cloned();
+            Self::acknowledge(&mut state);
+        }
+        let wants = state.wants_begin;
+        drop(state);
+        self.changed.notify_all();
+        wants
+    }
+
+    /// Where reading begins at this moment.
+    pub(super) fn give_begin(&self, begin: Begin) {
+        let mut state = self.lock();
+        state.begin = Some(begin);
+        state.wants_begin = false;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// A chunk of this member has come back from the log.
+    pub(super) fn saw_own(&self, is_gap: bool) {
+        let mut state = self.lock();
+        state.seen += 1;
+        state.gaps += u64::from(is_gap);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Answers the primary for all that is in the copy now.
+    fn acknowledge(state: &mut State) {
+        let Some(end) = &state.end else { return };
+        let has = |place: &Place| (place.file.number(), place.offset) <= (end.file.number(), end.offset);
+        let mut last = None;
+        while state.acks.front().is_some_and(has) {
+            last = state.acks.pop_front();
+        }
+        let Some(place) = last else { return };
+        if let Some(acknowledger) = &mut state.acknowledger {
+            let sent = acknowledger.acknowledge(&place.file.to_string(), place.offset);
+            if sent.is_err() {
+                acknowledger.close();
+            } else {
+                state.acknowledged = Some(place);
+            }
+        }
+    }
+
+    /// The primary waits for an acknowledgement of everything up to this place.
+    pub(super) fn expects_ack(&self, place: Place) {
+        let mut state = self.lock();
+        if state.acks.len() < ACKS_MAX {
+            state.acks.push_back(place);
+        }
+        Self::acknowledge(&mut state);
+    }
+
+    /// Reading begins: acknowledgements leave by this connection.
+    pub(super) fn connected(&self, acknowledger: Acknowledger) {
+        let mut state = self.lock();
+        state.acks.clear();
+        state.acknowledger = Some(acknowledger);
+    }
+
+    /// Reading has ended.
+    pub(super) fn disconnected(&self) {
+        let mut state = self.lock();
+        state.acks.clear();
+        state.acknowledger = None;
+    }
+
+    /// Own chunks that have come back, and how many of them were gaps.
+    pub(super) fn seen(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.seen, state.gaps)
+    }
+
+    /// Waits for a change, at most this long.
+    pub(super) fn wait(&self, timeout: Duration) {
+        let state = self.lock();
+        let _ = self.changed.wait_timeout(state, timeout);
+    }
+
+    /// Waits until the entry `seqno` was taken. Whether it was, within this time.
+    pub(super) fn wait_done(&self, seqno: Seqno, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if state.done >= seqno || state.stopped || left.is_zero() {
+                return state.done >= seqno;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The copy's end, and the last place that was acknowledged.
+    pub(super) fn places(&self) -> (Option<Place>, Option<Place>) {
+        let state = self.lock();
+        (state.end.clone(), state.acknowledged.clone())
+    }
+
+    /// Asks the thread that takes deliveries where reading begins. `None` without an answer in time.
+    pub(super) fn begin(&self, timeout: Duration) -> Option<Begin> {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        (state.begin, state.wants_begin) = (None, true);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if state.begin.is_some() || state.stopped || left.is_zero() {
+                return state.begin.take();
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The program ends.
+    pub(super) fn stop(&self) {
+        let mut state = self.lock();
+        state.stopped = true;
+        if let Some(acknowledger) = &state.acknowledger {
+            acknowledger.close();
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.lock().stopped
+    }
+}

@@ -1,0 +1,286 @@
+//! `lockstep binlog ingest`: log members copy a plain primary's binlog, and acknowledge its transactions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockstep_lab::Bench;
+use lockstep_local::{LocalError, Server, free_ports};
+
+use crate::fixture::{Kind, Test, alone, built, eventually, kind, same};
+
+/// A log member; killed when it is dropped.
+struct Member {
+    child: Option<Child>,
+    dir: PathBuf,
+    /// The port for members, and the one for replicas.
+    ports: (u16, u16),
+    args: Vec<String>,
+}
+
+impl Member {
+    fn start(&mut self, founds: bool) -> Test {
+        let log = std::fs::File::options().create(true).append(true).open(self.dir.join("messages"));
+        let mut command = Command::new(built("lockstep"));
+        command.args(&self.args).stdin(Stdio::null()).stderr(log.map_err(LocalError::io("make a log"))?);
+        if founds {
+            command.arg("--new-cluster");
+        }
+        self.child = Some(command.spawn().map_err(LocalError::io("run lockstep binlog ingest"))?);
+        Ok(())
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn lines(&self) -> String {
+        std::fs::read_to_string(self.dir.join("messages")).unwrap_or_default()
+    }
+
+    /// The copied files, whole.
+    fn contents(&self) -> BTreeMap<String, Vec<u8>> {
+        binlogs(&self.dir.join("files"))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The binlog files of a directory.
+fn binlogs(dir: &std::path::Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(dir).expect("the directory of files");
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let is_binlog = |name: &String| name.starts_with("bin.") && name[4..].bytes().all(|b| b.is_ascii_digit());
+    names.filter(is_binlog).map(|name| (name.clone(), std::fs::read(dir.join(name)).unwrap())).collect()
+}
+
+/// A plain primary, and three log members.
+struct Lab {
+    bench: Bench,
+    primary: Server,
+    members: Vec<Member>,
+}
+
+impl Lab {
+    fn start() -> Result<Lab, LocalError> {
+        let bench = Bench::new()?;
+        let mut primary = bench.server("primary", 11)?;
+        primary.config.extra = vec![
+            "log_bin=bin".into(),
+            "binlog_checksum=CRC32".into(),
+            "sync_binlog=1".into(),
+            "innodb_flush_log_at_trx_commit=1".into(),
+            "rpl_semi_sync_master_enabled=ON".into(),
+            "rpl_semi_sync_master_wait_point=AFTER_SYNC".into(),
+            "rpl_semi_sync_master_wait_no_slave=ON".into(),
+            "rpl_semi_sync_master_timeout=3600000".into(),
+        ];
+        bench.fresh_data(&primary.config)?;
+        primary.start(&[])?;
+        // Nobody acknowledges these yet.
+        primary.client()?.run(&[
+            "SET GLOBAL rpl_semi_sync_master_enabled=OFF",
+            "CREATE USER copy@'%' IDENTIFIED BY 'secret'",
+            "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO copy@'%'",
+            "CREATE DATABASE IF NOT EXISTS test",
+            "CREATE TABLE test.rows (id BIGINT PRIMARY KEY, a VARCHAR(200), b LONGBLOB)",
+            "SET GLOBAL rpl_semi_sync_master_enabled=ON",
+        ])?;
+        let ports: Vec<(u16, u16)> =
+            (0..3).map(|_| Ok((free_ports(1)?, free_ports(1)?))).collect::<Result<_, LocalError>>()?;
+        let mut members = Vec::new();
+        for (number, own) in ports.iter().enumerate() {
+            let dir = bench.dir().join(format!("i{number}"));
+            std::fs::create_dir_all(&dir).map_err(LocalError::io("make a directory"))?;
+            for (name, text) in [("password", "secret\n"), ("accounts", "copy secret\n")] {
+                std::fs::write(dir.join(name), text).map_err(LocalError::io("write a file"))?;
+                let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                std::fs::set_permissions(dir.join(name), private)
+                    .map_err(LocalError::io("protect a file"))?;
+            }
+            let others =
+                ports.iter().filter(|other| *other != own).map(|(port, _)| format!("127.0.0.1:{port}"));
+            let args = [
+                "binlog".to_owned(),
+                "ingest".into(),
+                format!("--address=gcomm://{}", others.collect::<Vec<_>>().join(",")),
+                "--group=ingest".into(),
+                format!("--name=i{number}"),
+                format!("--options=gmcast.listen_addr=tcp://127.0.0.1:{}", own.0),
+                format!("--from=127.0.0.1:{}", primary.config.sql_port),
+                "--user=copy".into(),
+                format!("--password-file={}", dir.join("password").display()),
+                format!("--listen=127.0.0.1:{}", own.1),
+                format!("--accounts={}", dir.join("accounts").display()),
+                format!("--dir={}", dir.display()),
+            ];
+            members.push(Member { child: None, dir, ports: *own, args: args.to_vec() });
+        }
+        let mut lab = Lab { bench, primary, members };
+        for (number, member) in lab.members.iter_mut().enumerate() {
+            member.start(number == 0)?;
+        }
+        eventually("all members have the primary's binlog", || {
+            Ok(lab.members.iter().all(|member| member.lines().contains("serves replicas at")))
+        })
+        .map_err(|error| lab.explain(&error))?;
+        Ok(lab)
+    }
+
+    fn explain(&self, error: &LocalError) -> LocalError {
+        let lines: Vec<String> = self.members.iter().map(Member::lines).collect();
+        LocalError::Value(format!("{error}\n{}", lines.join("\n--\n")))
+    }
+
+    /// Waits until all copies end where the primary's binlog does.
+    fn settle(&self) -> Test {
+        let mut status = self.primary.client()?;
+        eventually("all copies have everything", || {
+            let answer = status.query("SHOW MASTER STATUS")?;
+            let (file, end) = (answer.column("File")?.to_owned(), answer.column("Position")?.to_owned());
+            Ok(self.members.iter().all(|member| {
+                let length = std::fs::metadata(member.dir.join("files").join(&file)).map(|m| m.len());
+                length.is_ok_and(|length| length.to_string() == end)
+            }))
+        })
+        .map_err(|error| self.explain(&error))
+    }
+}
+
+/// Clients of the primary write while `act` is done. Returns the rows that were acknowledged, and the longest wait.
+fn under_load(
+    primary: &Server,
+    next: &AtomicI64,
+    act: impl FnOnce() -> Test,
+) -> Result<(BTreeSet<i64>, Duration), LocalError> {
+    let stop = AtomicBool::new(false);
+    let acknowledged = Mutex::new((BTreeSet::new(), Duration::ZERO));
+    let write = || {
+        let Ok(mut client) = primary.client() else { return };
+        while !stop.load(Ordering::Relaxed) {
+            let id = next.fetch_add(1, Ordering::Relaxed);
+            let began = Instant::now();
+            let size = if id % 50 == 0 { 2_000_000 } else { 100 };
+            let insert = format!("INSERT INTO test.rows VALUES ({id}, 'row {id}', REPEAT('b', {size}))");
+            if client.run(&[&insert]).is_err() {
+                return;
+            }
+            let mut acknowledged = acknowledged.lock().expect("nobody panicked");
+            acknowledged.0.insert(id);
+            acknowledged.1 = acknowledged.1.max(began.elapsed());
+        }
+    };
+    let outcome = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(write);
+        }
+        let outcome = act();
+        stop.store(true, Ordering::Relaxed);
+        outcome
+    });
+    outcome?;
+    Ok(acknowledged.into_inner().expect("nobody panicked"))
+}
+
+/// A stock replica of a member.
+fn replica(bench: &Bench, port: u16) -> Result<Server, LocalError> {
+    let mut server = bench.server("promoted", 77)?;
+    server.config.extra =
+        vec!["log_bin=bin".into(), "gtid_strict_mode=ON".into(), "innodb_flush_log_at_trx_commit=2".into()];
+    bench.fresh_data(&server.config)?;
+    server.start(&[])?;
+    server.client()?.run(&[
+        &format!(
+            "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='copy', MASTER_PASSWORD='secret', \
+             MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1"
+        ),
+        "START SLAVE",
+    ])?;
+    Ok(server)
+}
+
+#[test]
+fn killed_primary_and_members_lose_no_acknowledged_transaction() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut lab = Lab::start()?;
+    let next = AtomicI64::new(1);
+    let rounds = if std::env::var_os("ROUNDS").is_some() { 12 } else { 3 };
+
+    let fallbacks = |lab: &Lab| lab.primary.client()?.status("Rpl_semi_sync_master_no_times");
+    let before = fallbacks(&lab)?;
+
+    // Members are killed while clients write: the one that reads the primary, and others.
+    let Lab { bench: _, primary, members } = &mut lab;
+    let mut all = BTreeSet::new();
+    let (rows, longest) = under_load(primary, &next, || {
+        for round in 0..rounds {
+            std::thread::sleep(Duration::from_secs(2));
+            let victim = if round == 0 { 0 } else { round % 3 };
+            members[victim].kill();
+            std::thread::sleep(Duration::from_secs(2));
+            members[victim].start(false)?;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(())
+    })?;
+    eprintln!("{} transactions under kills of members, the longest took {longest:?}", rows.len());
+    assert!(longest < Duration::from_secs(20), "{longest:?}");
+    all.extend(rows);
+    same("times that the primary fell back", fallbacks(&lab)?, before);
+
+    // The copies are the primary's files.
+    lab.primary.client()?.run(&["FLUSH BINARY LOGS"])?;
+    lab.settle()?;
+    let mut own = binlogs(&lab.primary.config.datadir());
+    own.pop_last();
+    for member in &lab.members {
+        let mut copy = member.contents();
+        copy.pop_last();
+        assert!(copy == own, "files {:?} and {:?}", copy.keys(), own.keys());
+    }
+
+    // The primary is killed for good while clients write.
+    let pid = lab.primary.pid().expect("the primary runs").to_string();
+    let (rows, _) = under_load(&lab.primary, &next, || {
+        std::thread::sleep(Duration::from_secs(2));
+        let killed =
+            Command::new("kill").args(["-9", &pid]).status().map_err(LocalError::io("kill the primary"))?;
+        assert!(killed.success());
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(())
+    })?;
+    eprintln!("{} transactions before the primary was killed", rows.len());
+    all.extend(rows);
+    lab.primary.kill();
+
+    // A replica of any member has every acknowledged row.
+    let promoted = replica(&lab.bench, lab.members[2].ports.1)?;
+    let due: Vec<i64> = all.iter().copied().collect();
+    let has_all = eventually("the replica has all acknowledged rows", || {
+        let mut client = promoted.client()?;
+        client.run(&["SET SESSION group_concat_max_len=100000000"])?;
+        let Ok(ids) = client.value("SELECT COALESCE(GROUP_CONCAT(id), '') FROM test.rows") else {
+            return Ok(false);
+        };
+        let ids: BTreeSet<i64> = ids.split(',').filter_map(|id| id.parse().ok()).collect();
+        Ok(due.iter().all(|id| ids.contains(id)))
+    });
+    let state = promoted.query("SHOW SLAVE STATUS")?;
+    let errors =
+        ["Last_IO_Error", "Last_SQL_Error"].map(|name| state.column(name).unwrap_or_default().to_owned());
+    has_all.map_err(|error| lab.explain(&LocalError::Value(format!("{error}: {errors:?}"))))?;
+    Ok(())
+}
