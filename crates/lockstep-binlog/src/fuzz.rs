@@ -10,7 +10,7 @@ use crate::gtid::ReplicaState;
 use crate::library::Library;
 use crate::wire::accounts::Accounts;
 use crate::wire::command::{Ack, Command, tests as commands};
-use crate::wire::handshake::{HandshakeReply, tests as handshakes};
+use crate::wire::handshake::{HandshakeReply, is_tls_request, tests as handshakes};
 use crate::wire::packet::{Decoder, encode};
 use crate::wire::session::{Answer, Session, Settings, Sources};
 use crate::wire::statement::{like, recognise};
@@ -152,6 +152,7 @@ fn handshakes_and_commands() {
             assert!(!reply.user.contains('\n'));
             let _ = reply.needs_switch();
         }
+        assert!(!is_tls_request(input) || reply.is_err());
         let command = Command::parse(input);
         if let Ok(Command::Dump(dump)) = &command {
             assert!(dump.file.len() < 512);
@@ -174,7 +175,7 @@ fn statements() {
     let settings = Settings::default();
     let test = |input: &[u8]| {
         let mut session = Session::new(1);
-        let from = Sources { settings: &settings, library: &library, consumers: &Vec::new };
+        let from = Sources { settings: &settings, library: &library, with_tls: true, consumers: &Vec::new };
         let answer = session.query(input, &from);
         if let Ok(Answer::Rows(rows)) = &answer {
             assert!(rows.rows.iter().all(|row| row.len() == rows.columns.len()));
