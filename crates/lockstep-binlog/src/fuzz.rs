@@ -11,7 +11,7 @@ use crate::ingest::{Chunk, FileName, Follower, Place};
 use crate::library::Library;
 use crate::wire::accounts::Accounts;
 use crate::wire::command::{Ack, Command, tests as commands};
-use crate::wire::handshake::{HandshakeReply, tests as handshakes};
+use crate::wire::handshake::{HandshakeReply, is_tls_request, tests as handshakes};
 use crate::wire::packet::{Decoder, encode};
 use crate::wire::session::{Answer, Session, Settings, Sources};
 use crate::wire::statement::{like, recognise};
@@ -153,6 +153,7 @@ fn handshakes_and_commands() {
             assert!(!reply.user.contains('\n'));
             let _ = reply.needs_switch();
         }
+        assert!(!is_tls_request(input) || reply.is_err());
         let command = Command::parse(input);
         if let Ok(Command::Dump(dump)) = &command {
             assert!(dump.file.len() < 512);
@@ -175,7 +176,7 @@ fn statements() {
     let settings = Settings::default();
     let test = |input: &[u8]| {
         let mut session = Session::new(1);
-        let from = Sources { settings: &settings, library: &library, consumers: &Vec::new };
+        let from = Sources { settings: &settings, library: &library, with_tls: true, consumers: &Vec::new };
         let answer = session.query(input, &from);
         if let Ok(Answer::Rows(rows)) = &answer {
             assert!(rows.rows.iter().all(|row| row.len() == rows.columns.len()));
@@ -250,7 +251,7 @@ fn events_of_a_primary() {
 fn greetings_and_requests_of_a_primary() {
     let scramble = crate::wire::handshake::Scramble([b'7'; 20]);
     let samples = vec![
-        crate::wire::handshake::greeting("10.11.0-MariaDB", 7, &scramble),
+        crate::wire::handshake::greeting("10.11.0-MariaDB", 7, &scramble, false),
         crate::wire::handshake::switch_request(&scramble),
     ];
     let test = |input: &[u8]| outcome(&crate::source::fuzzed(input));

@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn reply_to_own_servers_greeting_proves_the_password() {
         let scramble = Scramble::random().unwrap();
-        let bytes = greeting("10.11.0-MariaDB", 7, &scramble);
+        let bytes = greeting("10.11.0-MariaDB", 7, &scramble, false);
         assert_eq!(scramble_of(&bytes), Ok(scramble));
         for cut in 0..bytes.len() - METHOD.len() - 2 {
             assert!(scramble_of(&bytes[..cut]).is_err(), "{cut}");

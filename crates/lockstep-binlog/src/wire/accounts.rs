@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::handshake::{HASH_LEN, Scramble, is_proof, password_hash};
 
@@ -25,14 +26,15 @@ impl fmt::Display for AccountsError {
 
 impl std::error::Error for AccountsError {}
 
-/// Accounts and the hashes of their passwords.
+/// Accounts and the hashes of their passwords. Clones refer to the same ones, so that they can be replaced while a server
+/// uses them.
 #[derive(Clone, Default)]
-pub struct Accounts(BTreeMap<String, [u8; HASH_LEN]>);
+pub struct Accounts(Arc<RwLock<BTreeMap<String, [u8; HASH_LEN]>>>);
 
 impl fmt::Debug for Accounts {
     /// Without the hashes: they suffice to sign in.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.read_lock().keys()).finish()
     }
 }
 
@@ -81,15 +83,25 @@ impl Accounts {
                 return Err(wrong(&format!("user {user} appears twice")));
             }
         }
-        Ok(Accounts(accounts))
+        Ok(Accounts(Arc::new(RwLock::new(accounts))))
+    }
+
+    fn read_lock(&self) -> RwLockReadGuard<'_, BTreeMap<String, [u8; HASH_LEN]>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the accounts of `other` in place of these. Connections that have signed in stay.
+    pub fn replace_with(&self, other: &Accounts) {
+        let new = other.read_lock().clone();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
     /// Whether this proof shows the user's password.
     pub fn accepts(&self, user: &str, proof: &[u8], scramble: &Scramble) -> bool {
         // An unknown user takes as long as a wrong password.
         let nobody = [0; HASH_LEN];
-        let hash = self.0.get(user);
-        is_proof(proof, scramble, hash.unwrap_or(&nobody)) && hash.is_some()
+        let hash = self.read_lock().get(user).copied();
+        is_proof(proof, scramble, &hash.unwrap_or(nobody)) && hash.is_some()
     }
 }
 
@@ -119,6 +131,16 @@ mod tests {
         assert!(!accounts.accepts("nobody", &right, &scramble));
         assert!(!accounts.accepts("repl", &proof(b"wrong", &scramble), &scramble));
         assert!(!accounts.accepts("repl", b"", &scramble));
+    }
+
+    #[test]
+    fn replaced_accounts_count_for_all_clones() {
+        let accounts = Accounts::parse("old secret").unwrap();
+        let clone = accounts.clone();
+        accounts.replace_with(&Accounts::parse("new secret").unwrap());
+        let scramble = Scramble::random().unwrap();
+        let proof = proof(b"secret", &scramble);
+        assert!(clone.accepts("new", &proof, &scramble) && !clone.accepts("old", &proof, &scramble));
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub mod capability {
     pub const CONNECT_WITH_DB: u32 = 8;
     /// Protocol 4.1.
     pub const PROTOCOL_41: u32 = 0x200;
-    /// TLS. Not offered yet.
+    /// TLS.
     pub const SSL: u32 = 0x800;
     /// The status in replies knows transactions.
     pub const TRANSACTIONS: u32 = 0x2000;
@@ -36,7 +36,7 @@ use capability as cap;
 pub const HASH_LEN: usize = 20;
 /// The name of the only method.
 pub const METHOD: &[u8] = b"mysql_native_password";
-/// What the server offers.
+/// What the server offers, beside TLS.
 const OFFERED: u32 = cap::LONG_PASSWORD
     | cap::CONNECT_WITH_DB
     | cap::PROTOCOL_41
@@ -45,6 +45,8 @@ const OFFERED: u32 = cap::LONG_PASSWORD
     | cap::PLUGIN_AUTH
     | cap::CONNECT_ATTRS
     | cap::PLUGIN_AUTH_LENENC;
+/// Bytes of a request for TLS.
+const TLS_REQUEST_LEN: usize = 32;
 /// utf8mb4_general_ci.
 const CHARSET: u8 = 45;
 /// Status in replies: autocommit.
@@ -65,7 +67,8 @@ impl Scramble {
 }
 
 /// The server's first packet. MariaDB's servers put "5.5.5-" before a version of 10 or later, and clients remove it.
-pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble) -> Vec<u8> {
+pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble, with_tls: bool) -> Vec<u8> {
+    let offered = if with_tls { OFFERED | cap::SSL } else { OFFERED };
     let mut out = Vec::with_capacity(128);
     out.push(10);
     out.extend_from_slice(b"5.5.5-");
@@ -74,7 +77,7 @@ pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble) -> Vec<u
     out.extend_from_slice(&connection_id.to_le_bytes());
     out.extend_from_slice(&scramble.0[..8]);
     out.push(0);
-    let [a, b, c, d] = OFFERED.to_le_bytes();
+    let [a, b, c, d] = offered.to_le_bytes();
     out.extend_from_slice(&[a, b, CHARSET]);
     out.extend_from_slice(&STATUS.to_le_bytes());
     out.extend_from_slice(&[c, d, HASH_LEN as u8 + 1]);
@@ -84,6 +87,12 @@ pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble) -> Vec<u
     out.extend_from_slice(METHOD);
     out.push(0);
     out
+}
+
+/// Whether this payload asks for TLS: the begin of a reply, without the account.
+pub fn is_tls_request(payload: &[u8]) -> bool {
+    payload.len() == TLS_REQUEST_LEN
+        && payload.first_chunk().is_some_and(|first| u32::from_le_bytes(*first) & cap::SSL != 0)
 }
 
 /// The client's reply to the greeting.

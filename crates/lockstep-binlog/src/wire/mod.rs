@@ -12,8 +12,9 @@
 //! | [`accounts`] | the accounts that may sign in |
 //! | [`consumers`] | the connections, and how far each consumer is |
 //! | [`server`] | listens; one thread for each connection |
+//! | [`tls`] | certificate and key, and a connection's encryption |
 //!
-//! TLS belongs into `transport`, between a socket and its packets.
+//! `transport` puts packets and encryption together over one socket.
 
 pub mod accounts;
 pub mod command;
@@ -25,8 +26,10 @@ pub mod reply;
 pub mod server;
 pub mod session;
 pub mod statement;
+pub mod tls;
 mod transport;
 
 pub use accounts::Accounts;
 pub use consumers::{Consumer, Consumers};
 pub use server::{Server, ServerConfig};
+pub use tls::{TlsAcceptor, TlsError, TlsFiles};

@@ -106,6 +106,13 @@ impl Decoder {
         self.ignores_sequence = true;
     }
 
+    /// Takes the bytes behind the last payload out: they are no packets, because the client begins to encrypt.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.buffer);
+        rest.drain(..std::mem::take(&mut self.taken));
+        rest
+    }
+
     /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..std::mem::take(&mut self.taken));

@@ -12,9 +12,10 @@ use super::accounts::Accounts;
 use super::command::{Command, Register};
 use super::consumers::{Consumer, Consumers, Registered};
 use super::dump::{self, Limits, Source};
-use super::handshake::{HandshakeReply, Scramble, greeting, switch_request};
+use super::handshake::{HandshakeReply, Scramble, greeting, is_tls_request, switch_request};
 use super::reply::{SqlError, ok};
 use super::session::{Answer, Session, Settings, Sources};
+use super::tls::TlsAcceptor;
 use super::transport::Transport;
 use crate::library::Library;
 
@@ -34,6 +35,10 @@ pub struct ServerConfig {
     pub settings: Settings,
     /// The accounts that may sign in.
     pub accounts: Accounts,
+    /// The certificate for connections with TLS; `None`: TLS is not offered.
+    pub tls: Option<Arc<TlsAcceptor>>,
+    /// Whether a connection without TLS is refused.
+    pub require_tls: bool,
     /// Connections at the same time; another one is refused with error 1040.
     pub max_connections: usize,
     /// How long a client may take to sign in.
@@ -53,6 +58,8 @@ impl ServerConfig {
             listen,
             settings,
             accounts,
+            tls: None,
+            require_tls: false,
             max_connections: 512,
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(600),
@@ -111,6 +118,11 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The connections, also for another thread.
+    pub fn table(&self) -> Consumers {
+        self.service.consumers.clone()
     }
 
     /// All connections and how far they are.
@@ -172,7 +184,11 @@ fn accept(service: &Arc<Service>, stream: TcpStream, address: SocketAddr) {
     let service = service.clone();
     let thread = std::thread::Builder::new().name("ls-consumer".into()).stack_size(STACK);
     // An error of the connection ends the thread: there is nobody left to tell.
-    let thread = thread.spawn(move || drop(serve(&service, &mut transport, &registered)));
+    let thread = thread.spawn(move || {
+        if serve(&service, &mut transport, &registered).is_ok() {
+            transport.close();
+        }
+    });
     threads.extend(thread);
 }
 
@@ -245,11 +261,18 @@ fn check_id(service: &Service, register: &Register) -> Result<(), SqlError> {
 
 /// Whether the client has signed in.
 fn sign_in(service: &Service, transport: &mut Transport, registered: &Registered) -> io::Result<bool> {
-    let ServerConfig { settings, accounts, handshake_timeout, .. } = &service.config;
+    let ServerConfig { settings, accounts, tls, require_tls, handshake_timeout, .. } = &service.config;
     let scramble = Scramble::random().ok_or_else(|| io::Error::other("the system gives no random bytes"))?;
-    transport.send(&greeting(&settings.version, registered.id() as u32, &scramble))?;
+    transport.send(&greeting(&settings.version, registered.id() as u32, &scramble, tls.is_some()))?;
     transport.expect_reply();
-    let Some(payload) = transport.read(*handshake_timeout)? else { return Ok(false) };
+    let Some(mut payload) = transport.read(*handshake_timeout)? else { return Ok(false) };
+    if let Some(tls) = tls.as_ref().filter(|_| is_tls_request(&payload)) {
+        transport.start_tls(tls.session()?, *handshake_timeout)?;
+        transport.expect_reply();
+        let Some(reply) = transport.read(*handshake_timeout)? else { return Ok(false) };
+        payload = reply;
+        registered.update(|consumer| consumer.encrypted = true);
+    }
     let reply = match HandshakeReply::parse(&payload) {
         Ok(reply) => reply,
         Err(why) => {
@@ -271,6 +294,14 @@ fn sign_in(service: &Service, transport: &mut Transport, registered: &Registered
         transport.fail(&SqlError { code: 1045, state: b"28000", text })?;
         return Ok(false);
     }
+    if *require_tls && !transport.is_encrypted() {
+        let text = format!(
+            "Access denied for user '{}': this server accepts connections with TLS only (for a replica: MASTER_SSL=1)",
+            reply.user
+        );
+        transport.fail(&SqlError { code: 1045, state: b"28000", text })?;
+        return Ok(false);
+    }
     registered.update(|consumer| consumer.user = reply.user);
     transport.send(&ok())?;
     Ok(true)
@@ -280,6 +311,7 @@ fn answer(service: &Service, transport: &mut Transport, session: &mut Session, s
     let sources = Sources {
         settings: &service.config.settings,
         library: &service.library,
+        with_tls: service.config.tls.is_some(),
         consumers: &|| service.consumers.list(&service.library),
     };
     match session.query(sql, &sources) {

@@ -44,6 +44,8 @@ pub struct Sources<'a> {
     pub settings: &'a Settings,
     /// The files.
     pub library: &'a Library,
+    /// Whether TLS is offered.
+    pub with_tls: bool,
     /// The connections, for `SHOW SLAVE HOSTS`.
     pub consumers: &'a dyn Fn() -> Vec<Consumer>,
 }
@@ -247,6 +249,7 @@ impl Session {
             ("collation_connection", "utf8mb4_general_ci"),
             ("collation_server", "utf8mb4_general_ci"),
             ("gtid_strict_mode", "ON"),
+            ("have_ssl", if from.with_tls { "YES" } else { "DISABLED" }),
             ("init_connect", ""),
             ("interactive_timeout", "28800"),
             ("log_bin", "ON"),

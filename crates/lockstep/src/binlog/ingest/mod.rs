@@ -4,11 +4,14 @@
 mod copy;
 mod primary;
 mod progress;
+mod report;
 
 use self::copy::{Copy, Saved};
 use self::primary::{PrimaryConfig, PrimaryReader, PrimaryStatus};
 use self::progress::Progress;
-use crate::log_member::{self, End, MemberArgs, MessageLog, Plan, Role, end_by};
+pub(crate) use self::report::IngestStatus;
+use self::report::Report;
+use crate::log_member::{self, End, Hooks, MemberArgs, MessageLog, Plan, Role, end_by};
 use crate::signals::Signals;
 use clap::Args;
 use lockstep_binlog::event::FormatDescription;
@@ -142,10 +145,13 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
     let copy = Copy::open(&files, saved.as_ref())?;
     let progress = Arc::new(Progress::default());
     let status = Arc::new(PrimaryStatus::default());
+    let report = Arc::new(Report::new(config.address.clone(), progress.clone(), status.clone()));
     let (lines, of_thread) = (log.clone(), progress.clone());
+    let mut output = Output { replicas, report: report.clone() };
     let role = Role {
         front_end: FrontEnd::Reader { begins: Beginning::Earliest },
         position: saved.map_or(Gtid::UNDEFINED, |saved| saved.gtid),
+        hooks: hooks(report),
         take: move |node: &Node| {
             let reader = PrimaryReader {
                 node: node.clone(),
@@ -156,7 +162,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
             };
             let thread = std::thread::Builder::new().name("ls-primary".into()).spawn(move || reader.run());
             let end = match thread {
-                Ok(_) => take_deliveries(node, copy, replicas, &of_thread, &lines),
+                Ok(_) => take_deliveries(node, copy, &mut output, &of_thread, &lines),
                 Err(error) => End::Failed(format!("cannot start a thread: {error}")),
             };
             of_thread.stop();
@@ -168,6 +174,28 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
     ended
 }
 
+fn hooks(report: Arc<Report>) -> Hooks {
+    let numbers = report.clone();
+    Hooks {
+        stats: Some(Arc::new(move || numbers.status().metrics())),
+        status: Some(Arc::new(move || serde_json::to_value(report.status()).unwrap_or_default())),
+        reload: None,
+    }
+}
+
+/// The readers of the copy.
+struct Output {
+    replicas: Option<Replicas>,
+    report: Arc<Report>,
+}
+
+impl Output {
+    fn begin(&mut self, library: &Library, log: &MessageLog) -> Result<(), String> {
+        self.report.on_library(library);
+        self.replicas.as_mut().map_or(Ok(()), |replicas| replicas.begin(library, &self.report, log))
+    }
+}
+
 /// The server for replicas. It begins with the first file, and ends with this value.
 struct Replicas {
     listen: SocketAddr,
@@ -176,7 +204,7 @@ struct Replicas {
 }
 
 impl Replicas {
-    fn begin(&mut self, library: &Library, log: &MessageLog) -> Result<(), String> {
+    fn begin(&mut self, library: &Library, report: &Report, log: &MessageLog) -> Result<(), String> {
         if self.server.is_some() {
             return Ok(());
         }
@@ -192,6 +220,7 @@ impl Replicas {
         let text =
             format!("serves replicas at {}, as the server with id {}", server.address(), format.server_id);
         log.write(Level::Info, &text);
+        report.on_server(server.address(), server.table());
         self.server = Some(server);
         Ok(())
     }
@@ -210,7 +239,7 @@ fn first_event(library: &Library) -> Result<FormatDescription, String> {
 fn take_deliveries(
     node: &Node,
     mut copy: Copy,
-    mut replicas: Option<Replicas>,
+    output: &mut Output,
     progress: &Progress,
     log: &MessageLog,
 ) -> End {
@@ -264,10 +293,7 @@ fn take_deliveries(
         let synced = if end.is_some() || copy.is_sync_due() { copy.sync() } else { Ok(None) };
         let served = synced.and_then(|finished| {
             finished.into_iter().for_each(|seqno| node.finished(seqno));
-            match (&mut replicas, copy.library()) {
-                (Some(replicas), Some(library)) => replicas.begin(library, log),
-                _ => Ok(()),
-            }
+            copy.library().map_or(Ok(()), |library| output.begin(library, log))
         });
         if let (Err(text), None) = (served, &end) {
             return End::Failed(text);

@@ -224,6 +224,7 @@ impl PrimaryReader {
                 let is_full = follower.waiting() >= BATCH;
                 next = if is_full { None } else { events.next_received()? };
             }
+            self.progress.received(follower.place());
             for chunk in follower.chunks() {
                 self.submit(&chunk.encode(), &mut trx)?;
                 submitted += 1;

@@ -23,6 +23,16 @@ pub(super) enum Begin {
     Event(Place, Bytes),
 }
 
+/// Places in the primary's binlog.
+pub(super) struct Places {
+    /// The end of what has arrived.
+    pub(super) received: Option<Place>,
+    /// The copy's end.
+    pub(super) copied: Option<Place>,
+    /// The last place that was acknowledged.
+    pub(super) acknowledged: Option<Place>,
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Progress {
@@ -46,6 +56,8 @@ struct State {
     acks: VecDeque<Place>,
     acknowledger: Option<Acknowledger>,
     acknowledged: Option<Place>,
+    /// The end of what has arrived from the primary.
+    received: Option<Place>,
     stopped: bool,
 }
 
@@ -153,10 +165,19 @@ impl Progress {
         }
     }
 
-    /// The copy's end, and the last place that was acknowledged.
-    pub(super) fn places(&self) -> (Option<Place>, Option<Place>) {
+    /// Everything up to this place has arrived from the primary.
+    pub(super) fn received(&self, place: &Place) {
+        self.lock().received = Some(place.clone());
+    }
+
+    /// How far this member is, for status.
+    pub(super) fn places(&self) -> Places {
         let state = self.lock();
-        (state.end.clone(), state.acknowledged.clone())
+        Places {
+            received: state.received.clone(),
+            copied: state.end.clone(),
+            acknowledged: state.acknowledged.clone(),
+        }
     }
 
     /// Asks the thread that takes deliveries where reading begins. `None` without an answer in time.
