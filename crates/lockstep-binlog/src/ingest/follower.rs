@@ -91,21 +91,22 @@ impl Follower {
         &self.place
     }
 
-    /// Takes the next event from the primary.
+    /// Takes the next event from the primary. Whether it is one of the file: the first one that is equals the copy's last
+    /// one, if there is a copy.
     ///
     /// # Errors
     /// [`FollowError`]; the follower cannot be used any more.
-    pub fn take(&mut self, event: &[u8]) -> Result<(), FollowError> {
+    pub fn take(&mut self, event: &[u8]) -> Result<bool, FollowError> {
         let damaged = |place: &Place, why| FollowError::Damaged(place.clone(), why);
         let (header, _) = split(event, Checksum::Crc32).map_err(|why| damaged(&self.place, why))?;
         match header.kind {
-            kind::HEARTBEAT => return Ok(()),
+            kind::HEARTBEAT => return Ok(false),
             kind::ROTATE if is_artificial(&header) => {
                 let rotate =
                     Rotate::parse(event, Checksum::Crc32).map_err(|why| damaged(&self.place, why))?;
-                return self.go_to(&rotate);
+                return self.go_to(&rotate).map(|()| false);
             }
-            _ if is_artificial(&header) => return Ok(()),
+            _ if is_artificial(&header) => return Ok(false),
             kind::START_ENCRYPTION => return Err(FollowError::Encrypted(self.place.clone())),
             _ => {}
         }
@@ -122,7 +123,7 @@ impl Follower {
             None => self.add(event),
         }
         debug_assert_eq!(self.place.offset, end);
-        Ok(())
+        Ok(true)
     }
 
     /// The artificial Rotate event names the file that follows.
@@ -230,7 +231,7 @@ mod tests {
     }
 
     fn follow(follower: &mut Follower, events: &[Vec<u8>]) {
-        events.iter().for_each(|event| follower.take(event).unwrap());
+        events.iter().for_each(|event| assert!(follower.take(event).is_ok()));
     }
 
     #[test]

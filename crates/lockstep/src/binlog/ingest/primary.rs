@@ -5,7 +5,7 @@ use crate::log_member::MessageLog;
 use bytes::Bytes;
 use lockstep_binlog::event::MAGIC;
 use lockstep_binlog::ingest::{FileName, Follower, Place};
-use lockstep_binlog::source::{Connection, Credentials, DumpRequest, Events};
+use lockstep_binlog::source::{Connection, Credentials, DumpRequest, Events, SourceError};
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
 use lockstep_node::{Level, Node, SubmitError};
@@ -137,13 +137,13 @@ impl PrimaryReader {
         };
         let (events, acknowledger) = connection.dump(&request)?;
         self.progress.connected(acknowledger);
-        self.status.connected.store(true, Ordering::Relaxed);
-        self.status.durable.store(facts.missing.is_empty(), Ordering::Relaxed);
-        self.announce(&facts, &place);
-        self.follow(events, Follower::new(place, known))
+        self.follow(events, Follower::new(place, known), &facts)
     }
 
+    /// The primary has sent its first event, so it does not refuse the request.
     fn announce(&self, facts: &Facts, place: &Place) {
+        self.status.connected.store(true, Ordering::Relaxed);
+        self.status.durable.store(facts.missing.is_empty(), Ordering::Relaxed);
         let address = &self.config.address;
         let text = format!("reads the binlog of {address} ({}) from {place}", facts.version);
         self.log.write(Level::Info, &text);
@@ -181,7 +181,9 @@ impl PrimaryReader {
         }
     }
 
-    fn follow(&self, mut events: Events, mut follower: Follower) -> Result<(), End> {
+    fn follow(&self, mut events: Events, mut follower: Follower, facts: &Facts) -> Result<(), End> {
+        let begin = follower.place().clone();
+        let mut is_announced = false;
         let (mut submitted, gaps) = self.progress.seen();
         let (mut heard, mut moved) = (Instant::now(), (Instant::now(), submitted));
         let mut trx = 0;
@@ -207,7 +209,8 @@ impl PrimaryReader {
                 self.progress.wait(LOOK);
                 continue;
             }
-            let Some(first) = events.next(LOOK)? else {
+            let next = events.next(LOOK).map_err(|error| refused(error, follower.place()))?;
+            let Some(first) = next else {
                 if heard.elapsed() >= SILENCE {
                     return Err(End::Failed(format!("it has been silent for {} s", SILENCE.as_secs())));
                 }
@@ -216,7 +219,11 @@ impl PrimaryReader {
             heard = Instant::now();
             let mut next = Some(first);
             while let Some(received) = next {
-                follower.take(&received.event)?;
+                let is_in_file = follower.take(&received.event)?;
+                if is_in_file && !is_announced {
+                    self.announce(facts, &begin);
+                    is_announced = true;
+                }
                 if received.ack {
                     self.progress.expects_ack(follower.place().clone());
                 }
@@ -256,6 +263,17 @@ impl PrimaryReader {
                 Err(SubmitError::NotPrimary | SubmitError::Closed) => return Err(End::NotLeading),
             }
         }
+    }
+}
+
+/// The error of a primary that does not send the binlog from this place on.
+fn refused(error: SourceError, place: &Place) -> End {
+    match &error {
+        SourceError::Server { code: 1236, .. } => End::Failed(format!(
+            "{error}. The copy goes on at {place}: the primary's binlog was reset, purged or restored, or this is another \
+             server. Nothing is acknowledged. Start a new group with empty directories to copy it anew"
+        )),
+        _ => error.into(),
     }
 }
 
