@@ -6,7 +6,9 @@
 //! - [`gtid`] has GTIDs, a replica's GTID state and the state of a stream.
 //! - [`library`] is a directory of binlog files with one writer and many readers.
 //! - [`wire`] serves a library to replicas and tools, as a MariaDB server would.
-//! - [`stream`] turns the entries of a cluster's log into event groups. The others know nothing of a cluster.
+//! - [`source`] reads the binlog of another server, as a replica does.
+//! - [`ingest`] copies such a binlog to several members by way of their log.
+//! - [`stream`] turns the entries of a cluster's log into event groups. Only these two know of a log.
 //!
 //! **Invariant**: readers see whole event groups only. The writer publishes the end of a group, never a position inside it.
 
