@@ -349,12 +349,9 @@ impl<'a, F: DiskFile> Cursor<'a, F> {
         let held = self.at..self.at + self.window.len() as u64;
         if offset < held.start || offset + len > held.end {
             let want = len.max(self.chunk).min(self.limit - offset) as usize;
-            let mut window = vec![0; want];
-            let got = self.file.read_at(&mut window, offset)?;
-            window.truncate(got);
-            self.window = Bytes::from(window);
+            self.window = self.file.read_bytes(offset, want)?;
             self.at = offset;
-            if (got as u64) < len {
+            if (self.window.len() as u64) < len {
                 return Ok(None);
             }
         }
