@@ -62,6 +62,15 @@ impl Mirror {
         if index == self.base { Some(self.base_term) } else { self.get(index).map(|m| m.term) }
     }
 
+    /// Whether two logs are the same where both reach: each may have been trimmed.
+    pub(crate) fn agrees(&self, other: &Mirror) -> bool {
+        let first = self.base.max(other.base);
+        let after_first = |log: &Mirror| log.marks.len() - log.last().saturating_sub(first) as usize;
+        self.last() == other.last()
+            && self.last_term() == other.last_term()
+            && self.marks.range(after_first(self)..).eq(other.marks.range(after_first(other)..))
+    }
+
     /// Adds the next entry.
     pub(crate) fn push(&mut self, mark: Mark) {
         self.marks.push_back(mark);
