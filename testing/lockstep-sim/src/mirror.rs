@@ -108,4 +108,28 @@ mod tests {
         log.trim_to(3);
         assert_eq!((log.base, log.base_term, log.get(2), log.get(3)), (2, 1, None, Some(mark(3))));
     }
+
+    #[test]
+    fn logs_agree_if_they_are_the_same_where_both_reach() {
+        let of = |base, terms: &[Term]| {
+            let mut log = Mirror::after(base, 0);
+            terms.iter().for_each(|term| log.push(Mark { term: *term, hash: *term }));
+            log
+        };
+        let whole = of(0, &[1, 2, 3, 4]);
+        for (other, agrees) in [
+            (of(0, &[1, 2, 3, 4]), true),
+            (of(2, &[3, 4]), true),
+            (of(2, &[5, 4]), false),
+            (of(1, &[1, 3, 4]), false),
+            (of(0, &[1, 2, 3]), false),
+            (of(0, &[1, 2, 3, 4, 4]), false),
+        ] {
+            assert_eq!((whole.agrees(&other), other.agrees(&whole)), (agrees, agrees), "{other:?}");
+        }
+        // One that was trimmed to its end knows the last term.
+        let mut trimmed = whole.clone();
+        trimmed.trim_to(5);
+        assert!(whole.agrees(&trimmed) && !of(0, &[1, 2, 3, 3]).agrees(&trimmed));
+    }
 }
