@@ -2,6 +2,8 @@
 
 use std::io;
 
+use bytes::Bytes;
+
 /// A fault planted in the log's recovery: the simulator shows that it would find it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
@@ -51,6 +53,13 @@ pub trait DiskFile: Send + Sync + 'static {
     fn size(&self) -> io::Result<u64>;
     /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// The same bytes in memory of their own, which readers may share.
+    fn read_bytes(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let mut bytes = vec![0; len];
+        let n = self.read_at(&mut bytes, offset)?;
+        bytes.truncate(n);
+        Ok(bytes.into())
+    }
     /// Writes all of `data` at `offset`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
     /// Writes all of `data` at `offset`, behind which nothing is wanted any more: up to the next multiple of 4096 there may

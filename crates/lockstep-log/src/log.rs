@@ -772,7 +772,7 @@ fn check(
 fn rewrite<F: DiskFile>(file: &F, from: u64, to: u64) -> std::io::Result<()> {
     debug_assert!(from <= to, "bytes {from} to {to}");
     let mut at = from;
-    let mut buf = vec![0; 1 << 20];
+    let mut buf = vec![0; (to - from).min(1 << 20) as usize];
     while at < to {
         let want = buf.len().min((to - at) as usize);
         let n = file.read_at(&mut buf[..want], at)?;

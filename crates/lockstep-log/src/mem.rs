@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
 use crate::{Disk, DiskFile, Planted};
 
 /// Default size of the parts that a write tears into.
@@ -63,15 +65,43 @@ struct State {
 
 #[derive(Clone, Default)]
 struct Inode {
-    seen: Vec<u8>,
-    durable: Vec<u8>,
+    seen: Contents,
+    durable: Contents,
     pending: Vec<Change>,
+    /// `seen` may differ from `durable` by more than what is pending: a sync has failed, or there was damage.
+    differs: bool,
+    copy: SharedCopy,
+}
+
+/// A copy of what a process sees, which readers share. Most files are read at each start and never changed again.
+#[derive(Clone, Default)]
+enum SharedCopy {
+    #[default]
+    Changed,
+    /// Read once since the last change: the next reader makes the copy.
+    Read,
+    Made(Bytes),
+}
+
+/// The bytes of a file.
+#[derive(Clone, Default)]
+struct Contents {
+    bytes: Vec<u8>,
+    /// From here on all bytes are zeros.
+    used: usize,
 }
 
 #[derive(Clone)]
 enum Change {
-    Write { offset: usize, data: Vec<u8> },
-    Grow { size: usize },
+    /// The data, and so many zeros behind them.
+    Write {
+        offset: usize,
+        data: Vec<u8>,
+        zeros: usize,
+    },
+    Grow {
+        size: usize,
+    },
 }
 
 #[derive(Clone)]
@@ -180,7 +210,7 @@ impl MemDisk {
     /// The total size of all files, in bytes: what [`MemDisk::set_capacity`] bounds.
     pub fn used(&self) -> u64 {
         let s = self.state();
-        s.names.values().filter_map(|id| s.inodes.get(id)).map(|i| i.seen.len() as u64).sum()
+        s.names.values().filter_map(|id| s.inodes.get(id)).map(|i| i.seen.bytes.len() as u64).sum()
     }
 
     /// Plants a fault in the recovery of the log on this disk.
@@ -210,8 +240,13 @@ impl MemDisk {
         let sector = s.sector_bytes;
         for inode in s.inodes.values_mut() {
             let pending = std::mem::take(&mut inode.pending);
+            let differs = std::mem::take(&mut inode.differs) || !pending.is_empty();
             apply_part(&mut inode.durable, pending, sector, &mut rng);
-            inode.seen.clone_from(&inode.durable);
+            if differs {
+                inode.seen.clone_from(&inode.durable);
+                inode.copy = SharedCopy::Changed;
+            }
+            debug_assert!(inode.seen.bytes == inode.durable.bytes);
         }
         let pending = std::mem::take(&mut s.pending_names);
         let mode = rng.below(4);
@@ -247,14 +282,15 @@ impl MemDisk {
     /// A file's contents as the process sees them.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let s = self.state();
-        s.names.get(name).and_then(|id| s.inodes.get(id)).map(|i| i.seen.clone())
+        s.names.get(name).and_then(|id| s.inodes.get(id)).map(|i| i.seen.bytes.clone())
     }
 
     /// Puts a file there, durably, replacing what has that name.
     pub fn put(&self, name: &str, contents: Vec<u8>) {
         let mut s = self.state();
         let id = s.new_inode();
-        s.inodes.insert(id, Inode { durable: contents.clone(), seen: contents, pending: Vec::new() });
+        let contents = Contents { used: contents.len(), bytes: contents };
+        s.inodes.insert(id, Inode { durable: contents.clone(), seen: contents, ..Inode::default() });
         s.names.insert(name.to_string(), id);
         s.durable_names.insert(name.to_string(), id);
     }
@@ -265,10 +301,9 @@ impl MemDisk {
         let Some(id) = s.names.get(name).copied() else { return false };
         let Some(inode) = s.inodes.get_mut(&id) else { return false };
         let at = offset as usize;
-        if let Some(b) = inode.durable.get_mut(at) {
-            *b ^= xor;
-        }
-        inode.seen.get_mut(at).map(|b| *b ^= xor).is_some()
+        (inode.copy, inode.differs) = (SharedCopy::Changed, true);
+        inode.durable.xor(at, xor);
+        inode.seen.xor(at, xor)
     }
 
     /// Puts other bytes where a file has some, on disk too, as a write does that was meant for another place. What
@@ -277,10 +312,12 @@ impl MemDisk {
         let mut s = self.state();
         let Some(id) = s.names.get(name).copied() else { return };
         let Some(inode) = s.inodes.get_mut(&id) else { return };
+        (inode.copy, inode.differs) = (SharedCopy::Changed, true);
         for contents in [&mut inode.durable, &mut inode.seen] {
-            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(contents.len());
-            let n = bytes.len().min(contents.len() - from);
-            contents[from..from + n].copy_from_slice(&bytes[..n]);
+            let len = contents.bytes.len();
+            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(len);
+            let n = bytes.len().min(len - from);
+            contents.write(from, &bytes[..n], 0);
         }
     }
 
@@ -348,7 +385,7 @@ impl State {
     fn has_space(&self, more: usize) -> bool {
         let Some(capacity) = self.capacity else { return true };
         let used: usize =
-            self.names.values().filter_map(|id| self.inodes.get(id)).map(|i| i.seen.len()).sum();
+            self.names.values().filter_map(|id| self.inodes.get(id)).map(|i| i.seen.bytes.len()).sum();
         (used + more) as u64 <= capacity
     }
 }
@@ -364,25 +401,52 @@ fn apply_name(names: &mut BTreeMap<String, u64>, change: NameChange) {
     }
 }
 
-fn apply(contents: &mut Vec<u8>, change: &Change) {
-    match change {
-        Change::Write { offset, data } => {
-            let end = offset + data.len();
-            if contents.len() < end {
-                contents.resize(end, 0);
-            }
-            contents[*offset..end].copy_from_slice(data);
+impl Contents {
+    /// Up to `len` bytes at `offset`; fewer at the end.
+    fn range(&self, offset: u64, len: usize) -> std::ops::Range<usize> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
+        start..start + len.min(self.bytes.len() - start)
+    }
+
+    fn grow(&mut self, size: usize) {
+        if self.bytes.len() < size {
+            self.bytes.resize(size, 0);
         }
-        Change::Grow { size } => {
-            if contents.len() < *size {
-                contents.resize(*size, 0);
-            }
+    }
+
+    /// Writes the data, and zeros behind them where there are none yet.
+    fn write(&mut self, offset: usize, data: &[u8], zeros: usize) {
+        let data_end = offset + data.len();
+        let end = data_end + zeros;
+        self.grow(end);
+        self.bytes[offset..data_end].copy_from_slice(data);
+        if data_end < self.used {
+            let stale = data_end..end.min(self.used);
+            self.bytes[stale].fill(0);
+        }
+        if self.used <= end {
+            self.used = data_end;
+        }
+    }
+
+    /// False if there is no such byte.
+    fn xor(&mut self, at: usize, xor: u8) -> bool {
+        let Some(byte) = self.bytes.get_mut(at) else { return false };
+        *byte ^= xor;
+        self.used = self.used.max(at + 1);
+        true
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Write { offset, data, zeros } => self.write(*offset, data, *zeros),
+            Change::Grow { size } => self.grow(*size),
         }
     }
 }
 
 /// Applies an arbitrary part of the changes: none, all, a torn prefix, or any set of sectors.
-fn apply_part(contents: &mut Vec<u8>, pending: Vec<Change>, sector: usize, rng: &mut Rng) {
+fn apply_part(contents: &mut Contents, pending: Vec<Change>, sector: usize, rng: &mut Rng) {
     let mode = rng.below(5);
     let cut = rng.below(pending.len() as u64 + 1) as usize;
     for (i, change) in pending.iter().enumerate() {
@@ -397,23 +461,20 @@ fn apply_part(contents: &mut Vec<u8>, pending: Vec<Change>, sector: usize, rng: 
         match change {
             Change::Grow { .. } => {
                 if rng.below(8) < keep_of_8 {
-                    apply(contents, change);
+                    contents.apply(change);
                 }
             }
-            Change::Write { offset, data } => {
+            Change::Write { offset, data, zeros } => {
+                let len = data.len() + zeros;
                 let mut at = 0;
-                let torn_at = if mode == 2 && i == cut {
-                    rng.below(data.len() as u64 + 1) as usize
-                } else {
-                    data.len()
-                };
-                while at < data.len() {
-                    let step = (sector - (offset + at) % sector).min(data.len() - at);
+                let torn_at = if mode == 2 && i == cut { rng.below(len as u64 + 1) as usize } else { len };
+                while at < len {
+                    let step = (sector - (offset + at) % sector).min(len - at);
                     let keep =
                         if mode == 2 && i == cut { at + step <= torn_at } else { rng.below(8) < keep_of_8 };
                     if keep {
-                        let part = Change::Write { offset: offset + at, data: data[at..at + step].to_vec() };
-                        apply(contents, &part);
+                        let part = &data[at.min(data.len())..(at + step).min(data.len())];
+                        contents.write(offset + at, part, step - part.len());
                     }
                     at += step;
                 }
@@ -562,9 +623,9 @@ impl MemFile {
         }
         self.with(|s| {
             let mut verdict = s.begin();
-            let old = s.inodes.get(&self.inode).map_or(0, |i| i.seen.len());
+            let old = s.inodes.get(&self.inode).map_or(0, |i| i.seen.bytes.len());
             let new = match &change {
-                Change::Write { offset, data } => offset + data.len(),
+                Change::Write { offset, data, zeros } => offset + data.len() + zeros,
                 Change::Grow { size } => *size,
             };
             if matches!(verdict, Verdict::Go) && new > old && !s.has_space(new - old) {
@@ -576,7 +637,8 @@ impl MemFile {
                 Verdict::Torn(_) => s.chance(2),
             };
             if let Some(inode) = s.inodes.get_mut(&self.inode).filter(|_| part) {
-                apply(&mut inode.seen, &change);
+                inode.seen.apply(&change);
+                inode.copy = SharedCopy::Changed;
                 inode.pending.push(change);
             }
             match verdict {
@@ -589,7 +651,7 @@ impl MemFile {
 
 impl DiskFile for MemFile {
     fn size(&self) -> io::Result<u64> {
-        self.with(|s| Ok(s.inodes.get(&self.inode).map_or(0, |i| i.seen.len() as u64)))
+        self.with(|s| Ok(s.inodes.get(&self.inode).map_or(0, |i| i.seen.bytes.len() as u64)))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -598,25 +660,48 @@ impl DiskFile for MemFile {
                 return Err(io::Error::other("injected I/O error"));
             }
             let Some(inode) = s.inodes.get(&self.inode) else { return Ok(0) };
-            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(inode.seen.len());
-            let n = buf.len().min(inode.seen.len() - start);
-            buf[..n].copy_from_slice(&inode.seen[start..start + n]);
+            let found = inode.seen.range(offset, buf.len());
+            let n = found.len();
+            buf[..n].copy_from_slice(&inode.seen.bytes[found]);
             s.bytes_read += n as u64;
             Ok(n)
         })
     }
 
+    fn read_bytes(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        self.with(|s| {
+            if s.fail_reads {
+                return Err(io::Error::other("injected I/O error"));
+            }
+            let Some(inode) = s.inodes.get_mut(&self.inode) else { return Ok(Bytes::new()) };
+            let found = inode.seen.range(offset, len);
+            s.bytes_read += found.len() as u64;
+            match &inode.copy {
+                SharedCopy::Made(copy) => Ok(copy.slice(found)),
+                // Not for a small part of a file that is written all the time.
+                SharedCopy::Read if 2 * found.len() >= inode.seen.used => {
+                    let copy = Bytes::copy_from_slice(&inode.seen.bytes);
+                    inode.copy = SharedCopy::Made(copy.clone());
+                    Ok(copy.slice(found))
+                }
+                SharedCopy::Changed | SharedCopy::Read => {
+                    inode.copy = SharedCopy::Read;
+                    Ok(Bytes::copy_from_slice(&inode.seen.bytes[found]))
+                }
+            }
+        })
+    }
+
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.change(Change::Write { offset: offset as usize, data: data.to_vec() })
+        self.change(Change::Write { offset: offset as usize, data: data.to_vec(), zeros: 0 })
     }
 
     fn append_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         // As a real disk may: whole blocks, with zeros behind.
         let end = offset + data.len() as u64;
         let blocks_end = end.next_multiple_of(4096).min(self.size()?.max(end));
-        let mut data = data.to_vec();
-        data.resize((blocks_end - offset) as usize, 0);
-        self.change(Change::Write { offset: offset as usize, data })
+        let zeros = (blocks_end - end) as usize;
+        self.change(Change::Write { offset: offset as usize, data: data.to_vec(), zeros })
     }
 
     fn allocate(&self, size: u64) -> io::Result<()> {
@@ -644,7 +729,7 @@ impl DiskFile for MemFile {
             match verdict {
                 Verdict::Go => {
                     for change in std::mem::take(&mut inode.pending) {
-                        apply(&mut inode.durable, &change);
+                        inode.durable.apply(&change);
                     }
                     Ok(())
                 }
@@ -654,6 +739,7 @@ impl DiskFile for MemFile {
                     // partly on disk, they read back in full, and no later sync writes them.
                     if !dead {
                         let pending = std::mem::take(&mut inode.pending);
+                        inode.differs |= !pending.is_empty();
                         apply_part(&mut inode.durable, pending, sector, &mut rng);
                         s.rng = rng.0;
                     }
@@ -661,5 +747,100 @@ impl DiskFile for MemFile {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads the whole file, in memory of its own and in shared memory.
+    fn read(file: &MemFile) -> Vec<u8> {
+        let size = file.size().unwrap() as usize;
+        let mut bytes = vec![0xff; size + 1];
+        assert_eq!(file.read_at(&mut bytes, 0).unwrap(), size);
+        bytes.truncate(size);
+        // The first time they are read, then copied, then shared.
+        for _ in 0..3 {
+            assert!(file.read_bytes(0, size + 1).unwrap() == bytes);
+        }
+        let from = size / 2;
+        assert!(file.read_bytes(from as u64, size).unwrap() == bytes[from..]);
+        bytes
+    }
+
+    fn put(expected: &mut Vec<u8>, offset: usize, data: &[u8]) {
+        expected.resize(expected.len().max(offset + data.len()), 0);
+        expected[offset..offset + data.len()].copy_from_slice(data);
+    }
+
+    #[test]
+    fn file_reads_as_written_through_syncs_crashes_and_damage() {
+        for seed in 0..40 {
+            let mut rng = Rng(seed);
+            let disk = MemDisk::new();
+            let mut file = disk.create("a").unwrap();
+            disk.sync_dir().unwrap();
+            let (mut expected, mut durable) = (Vec::new(), Vec::new());
+            for _ in 0..200 {
+                let offset = rng.below(12_000) as usize;
+                let data = vec![rng.below(3) as u8; 1 + rng.below(3_000) as usize];
+                match rng.below(10) {
+                    0..=2 => {
+                        file.write_at(&data, offset as u64).unwrap();
+                        put(&mut expected, offset, &data);
+                    }
+                    3..=5 => {
+                        let end = offset + data.len();
+                        let zeros = end.next_multiple_of(4096).min(expected.len().max(end)) - end;
+                        file.append_at(&data, offset as u64).unwrap();
+                        put(&mut expected, offset, &[&data[..], &vec![0; zeros]].concat());
+                    }
+                    6 => {
+                        file.allocate(offset as u64).unwrap();
+                        put(&mut expected, offset, &[]);
+                    }
+                    7 => {
+                        file.sync_data().unwrap();
+                        durable.clone_from(&expected);
+                    }
+                    8 => {
+                        // What a failed sync has not written, the next one does not write either.
+                        disk.fail_sync(1);
+                        assert!(file.sync_data().is_err());
+                        assert_eq!(read(&file), expected, "it reads back");
+                        file.sync_data().unwrap();
+                        disk.crash(rng.next());
+                        file = disk.open("a", true).unwrap();
+                        expected = read(&file);
+                        durable.clone_from(&expected);
+                    }
+                    _ => {
+                        file.sync_data().unwrap();
+                        durable.clone_from(&expected);
+                        let at = rng.below(expected.len() as u64 + 1);
+                        if disk.corrupt("a", at, 1) {
+                            for bytes in [&mut expected, &mut durable] {
+                                bytes.get_mut(at as usize).into_iter().for_each(|byte| *byte ^= 1);
+                            }
+                        }
+                        disk.overwrite("a", offset as u64, &data);
+                        for bytes in [&mut expected, &mut durable] {
+                            let end = (offset + data.len()).min(bytes.len());
+                            let n = end.saturating_sub(offset);
+                            bytes[end - n..end].copy_from_slice(&data[..n]);
+                        }
+                    }
+                }
+                assert_eq!(read(&file), expected, "seed {seed}");
+            }
+            // A crash that loses all pending changes leaves what was synced.
+            let loses_all = |seed| {
+                let copy = disk.fork();
+                copy.crash(seed);
+                copy.contents("a").as_ref() == Some(&durable)
+            };
+            assert!((0..100).any(loses_all), "seed {seed}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! append-only, so a concurrent writer cannot change the bytes that it reads.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -293,6 +294,7 @@ impl<F: DiskFile> Part<F> {
     /// Reads on from `next`; false when there is no more budget.
     fn read(&self, next: &mut u64, budget: &mut usize, out: &mut Vec<Record>) -> Result<bool, ReadError> {
         let chunk = (*budget as u64).saturating_add(SPARSE_BYTES).clamp(CHUNK_MIN, CHUNK_MAX);
+        let trusted = self.file.planted() == Some(Planted::NoChecksums);
         let mut cursor = Cursor::new(&*self.file, self.end, chunk);
         let mut at = self.at;
         while *next <= self.last {
@@ -301,12 +303,11 @@ impl<F: DiskFile> Part<F> {
             }
             let bad = || ReadError::Corrupt { file: segment_name(self.number), offset: at, index: *next };
             let io = |e: io::Error| ReadError::Io { file: segment_name(self.number), error: e.to_string() };
-            let head = cursor.bytes(at, RECORD_HEADER as u64).map_err(io)?.ok_or_else(bad)?;
-            let head = RecordHeader::decode(&head).ok_or_else(bad)?;
+            let head = cursor.peek(at, RECORD_HEADER as u64).map_err(io)?.ok_or_else(bad)?;
+            let head = RecordHeader::decode(head).ok_or_else(bad)?;
             if head.kind == Kind::Entry && head.index == *next {
                 let len = RECORD_HEADER + head.len;
                 let record = cursor.bytes(at, len as u64).map_err(io)?.ok_or_else(bad)?;
-                let trusted = self.file.planted() == Some(Planted::NoChecksums);
                 if !trusted && !head.verify(&record, self.salt) {
                     return Err(bad());
                 }
@@ -340,8 +341,18 @@ impl<'a, F: DiskFile> Cursor<'a, F> {
         Cursor { file, limit, chunk, at: 0, window: Bytes::new() }
     }
 
-    /// `len` bytes at `offset`; `None` where the file or the limit ends before.
+    /// `len` bytes at `offset`, in shared memory; `None` where the file or the limit ends before.
     pub(crate) fn bytes(&mut self, offset: u64, len: u64) -> io::Result<Option<Bytes>> {
+        Ok(self.find(offset, len)?.map(|found| self.window.slice(found)))
+    }
+
+    /// The same bytes, to be looked at.
+    pub(crate) fn peek(&mut self, offset: u64, len: u64) -> io::Result<Option<&[u8]>> {
+        Ok(self.find(offset, len)?.map(|found| &self.window[found]))
+    }
+
+    /// The place of these bytes in the window.
+    fn find(&mut self, offset: u64, len: u64) -> io::Result<Option<Range<usize>>> {
         match offset.checked_add(len) {
             Some(end) if end <= self.limit => {}
             _ => return Ok(None),
@@ -349,17 +360,14 @@ impl<'a, F: DiskFile> Cursor<'a, F> {
         let held = self.at..self.at + self.window.len() as u64;
         if offset < held.start || offset + len > held.end {
             let want = len.max(self.chunk).min(self.limit - offset) as usize;
-            let mut window = vec![0; want];
-            let got = self.file.read_at(&mut window, offset)?;
-            window.truncate(got);
-            self.window = Bytes::from(window);
+            self.window = self.file.read_bytes(offset, want)?;
             self.at = offset;
-            if (got as u64) < len {
+            if (self.window.len() as u64) < len {
                 return Ok(None);
             }
         }
         debug_assert!(self.at <= offset && offset + len <= self.limit);
         let start = (offset - self.at) as usize;
-        Ok(Some(self.window.slice(start..start + len as usize)))
+        Ok(Some(start..start + len as usize))
     }
 }

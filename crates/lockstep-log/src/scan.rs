@@ -68,25 +68,26 @@ pub(crate) fn read_header<F: DiskFile>(file: &F) -> Result<(SegmentHeader, u32),
 pub(crate) fn scan<F: DiskFile>(segment: &mut Segment<F>, mut seal: Option<Seal>) -> io::Result<Scanned> {
     let file = std::sync::Arc::clone(&segment.file);
     debug_assert_eq!(segment.end, segment.header.body_start(), "a fresh segment");
+    let trusted = file.planted() == Some(Planted::NoChecksums);
     let mut cursor = Cursor::new(&*file, file.size()?, CHUNK);
     let mut synced = segment.end;
     let mut reopened = false;
     loop {
         let sealed = seal.is_some_and(|s| s.end == segment.end);
-        let next = next_record(segment, &mut cursor)?;
+        let next = next_record(segment, &mut cursor, trusted)?;
         if let Some(s) = seal.filter(|_| sealed) {
             if s.chain != segment.chain || s.last != segment.last {
                 let stop = Stop::Broken("the next segment continues another history");
                 return Ok(Scanned { stop, reopened, synced });
             }
-            if !matches!(next, Ok((h, _)) if h.kind == Kind::Truncate) {
+            if !matches!(next, Ok(h) if h.kind == Kind::Truncate) {
                 return Ok(Scanned { stop: Stop::Sealed, reopened, synced });
             }
             seal = None;
             reopened = true;
         }
-        let (head, _) = match next {
-            Ok(x) => x,
+        let head = match next {
+            Ok(head) => head,
             Err(stop) => return Ok(Scanned { stop, reopened, synced }),
         };
         match head.kind {
@@ -100,22 +101,22 @@ pub(crate) fn scan<F: DiskFile>(segment: &mut Segment<F>, mut seal: Option<Seal>
     }
 }
 
-/// The record at the segment's end, if it is intact and continues what is before it.
+/// The head of the record at the segment's end, if the record is intact and continues what is before it.
 fn next_record<F: DiskFile>(
     segment: &Segment<F>,
     cursor: &mut Cursor<'_, F>,
-) -> io::Result<Result<(RecordHeader, Bytes), Stop>> {
+    trusted: bool,
+) -> io::Result<Result<RecordHeader, Stop>> {
     let at = segment.end;
-    let Some(head) = cursor.bytes(at, RECORD_HEADER as u64)? else { return Ok(Err(Stop::Clean)) };
+    let Some(head) = cursor.peek(at, RECORD_HEADER as u64)? else { return Ok(Err(Stop::Clean)) };
     if head.iter().all(|&b| b == 0) {
         return Ok(Err(Stop::Clean));
     }
-    let Some(head) = RecordHeader::decode(&head) else { return Ok(Err(Stop::Broken("not a record"))) };
-    let Some(record) = cursor.bytes(at, (RECORD_HEADER + head.len) as u64)? else {
+    let Some(head) = RecordHeader::decode(head) else { return Ok(Err(Stop::Broken("not a record"))) };
+    let Some(record) = cursor.peek(at, (RECORD_HEADER + head.len) as u64)? else {
         return Ok(Err(Stop::Broken("a record longer than the file")));
     };
-    let trusted = segment.file.planted() == Some(Planted::NoChecksums);
-    if !trusted && !head.verify(&record, segment.salt) {
+    if !trusted && !head.verify(record, segment.salt) {
         return Ok(Err(Stop::Broken("wrong checksum")));
     }
     if !trusted && head.chain != segment.chain {
@@ -130,7 +131,7 @@ fn next_record<F: DiskFile>(
     if !fits || head.synced > at {
         return Ok(Err(Stop::Broken("a record out of order")));
     }
-    Ok(Ok((head, record)))
+    Ok(Ok(head))
 }
 
 /// Looks behind the end of the last segment for proof that bytes there had been synced. The proof is
@@ -148,7 +149,7 @@ pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Opt
     let mut at = end;
     while at < size {
         let step = CHUNK.min(size - at);
-        let Some(chunk) = outer.bytes(at, step)? else { break };
+        let Some(chunk) = outer.peek(at, step)? else { break };
         for offset in (0..chunk.len()).step_by(ALIGN as usize) {
             let Some(head) = chunk.get(offset..offset + RECORD_HEADER) else { break };
             if head[7] >> 4 == 0 {
@@ -163,8 +164,8 @@ pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Opt
             }
             budget -= span;
             debug_assert!(here >= end, "the search begins at the end");
-            let Some(record) = inner.bytes(here, span)? else { continue };
-            if head.verify(&record, segment.salt) {
+            let Some(record) = inner.peek(here, span)? else { continue };
+            if head.verify(record, segment.salt) {
                 return Ok(Some(here));
             }
         }

@@ -13,7 +13,7 @@ const GRAIN: usize = 16;
 /// Larger blocks come from mimalloc.
 const SIZES: usize = 64;
 /// Blocks that a stack holds.
-const HELD: usize = 32;
+const HELD: usize = 64;
 
 /// Freed blocks of one size.
 struct Stack {

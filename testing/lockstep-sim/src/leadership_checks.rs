@@ -315,7 +315,10 @@ impl LeadershipChecks {
         if self.may_deliver_early(raft) {
             self.stalled = None;
         }
-        self.membership = raft.tail_state().membership.clone();
+        let membership = &raft.tail_state().membership;
+        if !Arc::ptr_eq(&self.membership, membership) {
+            self.membership = membership.clone();
+        }
         self.membership_index = raft.tail_state().membership_index;
         self.fallback.round_ends(name, raft, local)
     }

@@ -207,8 +207,12 @@ impl LogBook {
         let possible: Vec<_> =
             std::iter::once(self.durable_vote).chain(votes.map(|v| (v.term, v.voted_for))).collect();
         hold!(possible.contains(&vote), "the log keeps votes", "finds {vote:?}, possible are {possible:?}");
-        let mut copy = self.durable.clone();
-        let mut fits = same(found, &copy.mirror);
+        let mut copy = std::mem::take(&mut self.durable);
+        let Mirror { base, .. } = copy.mirror;
+        let (last, last_term) = (copy.mirror.last(), copy.mirror.last_term());
+        let mut fits = found.agrees(&copy.mirror);
+        // `persisted` knows what was durable. From here on there may be more.
+        let mut new_from = last + 1;
         let flights: Vec<InFlight> = self.in_flight.drain(..).collect();
         'all: for InFlight { op, marks } in &flights {
             if fits {
@@ -216,21 +220,23 @@ impl LogBook {
             }
             if let Some(state) = &op.reset {
                 copy.reset(state);
-                fits = same(found, &copy.mirror);
+                new_from = new_from.min(state.index + 1);
+                fits = found.agrees(&copy.mirror);
                 if fits {
                     break 'all;
                 }
             }
             if let Some(from) = &op.truncate_from {
                 copy.truncate(*from);
-                fits = same(found, &copy.mirror);
+                new_from = new_from.min(*from);
+                fits = found.agrees(&copy.mirror);
                 if fits {
                     break 'all;
                 }
             }
             for (entry, mark) in op.entries.iter().zip(marks) {
                 copy.push(entry, *mark);
-                fits = same(found, &copy.mirror);
+                fits = found.agrees(&copy.mirror);
                 if fits {
                     break 'all;
                 }
@@ -244,29 +250,21 @@ impl LogBook {
                     found.base + 1,
                     found.last(),
                     found.last_term(),
-                    self.durable.mirror.base + 1,
-                    self.durable.mirror.last(),
-                    self.durable.mirror.last_term(),
+                    base + 1,
+                    last,
+                    last_term,
                     flights.len()
                 ),
             });
         }
-        for index in found.base + 1..=found.last() {
+        for index in new_from.max(found.base + 1)..=found.last() {
             found.get(index).into_iter().for_each(|mark| persisted(index, mark));
         }
         self.durable_vote = vote;
-        self.durable = copy.clone();
-        self.memory = copy;
+        self.memory = copy.clone();
+        self.durable = copy;
         Ok(())
     }
-}
-
-/// Whether two logs are the same where both reach: the found one may have been trimmed.
-fn same(found: &Mirror, expected: &Mirror) -> bool {
-    let first = found.base.max(expected.base);
-    found.last() == expected.last()
-        && found.last_term() == expected.last_term()
-        && (first + 1..=found.last()).rev().all(|index| found.get(index) == expected.get(index))
 }
 
 #[cfg(test)]

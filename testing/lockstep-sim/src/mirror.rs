@@ -62,6 +62,15 @@ impl Mirror {
         if index == self.base { Some(self.base_term) } else { self.get(index).map(|m| m.term) }
     }
 
+    /// Whether two logs are the same where both reach: each may have been trimmed.
+    pub(crate) fn agrees(&self, other: &Mirror) -> bool {
+        let first = self.base.max(other.base);
+        let after_first = |log: &Mirror| log.marks.len() - log.last().saturating_sub(first) as usize;
+        self.last() == other.last()
+            && self.last_term() == other.last_term()
+            && self.marks.range(after_first(self)..).eq(other.marks.range(after_first(other)..))
+    }
+
     /// Adds the next entry.
     pub(crate) fn push(&mut self, mark: Mark) {
         self.marks.push_back(mark);
@@ -98,5 +107,29 @@ mod tests {
         assert_eq!((log.last(), log.term_at(3), log.get(5)), (4, Some(3), None));
         log.trim_to(3);
         assert_eq!((log.base, log.base_term, log.get(2), log.get(3)), (2, 1, None, Some(mark(3))));
+    }
+
+    #[test]
+    fn logs_agree_if_they_are_the_same_where_both_reach() {
+        let of = |base, terms: &[Term]| {
+            let mut log = Mirror::after(base, 0);
+            terms.iter().for_each(|term| log.push(Mark { term: *term, hash: *term }));
+            log
+        };
+        let whole = of(0, &[1, 2, 3, 4]);
+        for (other, agrees) in [
+            (of(0, &[1, 2, 3, 4]), true),
+            (of(2, &[3, 4]), true),
+            (of(2, &[5, 4]), false),
+            (of(1, &[1, 3, 4]), false),
+            (of(0, &[1, 2, 3]), false),
+            (of(0, &[1, 2, 3, 4, 4]), false),
+        ] {
+            assert_eq!((whole.agrees(&other), other.agrees(&whole)), (agrees, agrees), "{other:?}");
+        }
+        // One that was trimmed to its end knows the last term.
+        let mut trimmed = whole.clone();
+        trimmed.trim_to(5);
+        assert!(whole.agrees(&trimmed) && !of(0, &[1, 2, 3, 3]).agrees(&trimmed));
     }
 }

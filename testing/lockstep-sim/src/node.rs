@@ -12,6 +12,7 @@ use lockstep_log::MemDisk;
 use lockstep_node::simulation::{Answered, SimulatedNode};
 use lockstep_node::{Hello, Submission, Tuning};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// An input of a process's next round.
 pub(crate) enum Input {
@@ -85,7 +86,7 @@ pub(crate) struct OldDisk {
     pub(crate) disk: MemDisk,
     pub(crate) book: LogBook,
     /// The database's position, and its streaming transactions.
-    pub(crate) database: (i64, Streams),
+    pub(crate) database: (i64, Arc<Streams>),
 }
 
 /// A machine.

@@ -110,10 +110,9 @@ impl Reference {
         let source: Source = Some((meta.source, meta.epoch));
         !set.keys().any(|key| {
             let uses = self.uses.get(&key.hash).map_or(&[][..], Vec::as_slice);
-            uses.iter().any(|earlier| {
-                earlier.seqno > meta.last_seen
-                    && earlier.source != source
-                    && meeting(earlier.kind, key.kind) == Meeting::Conflict
+            // They ascend.
+            uses.iter().rev().take_while(|earlier| earlier.seqno > meta.last_seen).any(|earlier| {
+                earlier.source != source && meeting(earlier.kind, key.kind) == Meeting::Conflict
             })
         })
     }

@@ -9,6 +9,7 @@ use lockstep_log::MemDisk;
 use lockstep_node::simulation::SimulatedNode;
 use lockstep_node::{Delivery, Ordered, ViewStatus};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// The number of a write, contained in its write-set.
 pub(crate) type Mark = u64;
@@ -59,14 +60,14 @@ pub(crate) struct Server {
     pub(crate) pending: BTreeMap<Seqno, (Meaning, StreamEffect)>,
     /// Primary views that are not in the log, applied once this seqno has finished.
     views: VecDeque<(Seqno, StreamEffect)>,
-    pub(crate) streams: Streams,
+    pub(crate) streams: Arc<Streams>,
     /// This member's view UUID.
     pub(crate) own: ViewUuid,
     /// The highest seqno delivered.
     pub(crate) delivered: Seqno,
     pub(crate) finished: Seqno,
     /// Finished entries that may not be on disk, and when they finished.
-    unflushed: VecDeque<(Micros, Seqno, Streams)>,
+    unflushed: VecDeque<(Micros, Seqno, Arc<Streams>)>,
     pub(crate) donations: Vec<Donation>,
     /// The server waits for a state transfer.
     pub(crate) wants_state: bool,
@@ -87,7 +88,7 @@ impl Server {
             database: BTreeMap::new(),
             pending: BTreeMap::new(),
             views: VecDeque::new(),
-            streams: Streams::default(),
+            streams: Arc::default(),
             own: ViewUuid::NIL,
             delivered: SEQNO_UNDEFINED,
             finished: SEQNO_UNDEFINED,
@@ -121,7 +122,7 @@ impl Server {
     }
 
     /// Takes over another member's data.
-    pub(crate) fn copied(&mut self, database: BTreeMap<Seqno, Mark>, streams: Streams, position: Seqno) {
+    pub(crate) fn copied(&mut self, database: BTreeMap<Seqno, Mark>, streams: Arc<Streams>, position: Seqno) {
         // The transferred state includes the last view.
         (self.database, self.streams) = (database, streams);
         self.begin(position);
@@ -195,7 +196,11 @@ impl Server {
     }
 
     fn stream(&mut self, effect: &StreamEffect) {
-        if let Err(text) = self.streams.finish(effect, self.own) {
+        // Most entries have none, and each unflushed one shares the streams before it.
+        if matches!(effect, StreamEffect::None) {
+            return;
+        }
+        if let Err(text) = Arc::make_mut(&mut self.streams).finish(effect, self.own) {
             self.violation = Some(format!("at seqno {}: {text}", self.finished));
         }
     }
@@ -212,7 +217,7 @@ impl Server {
         if let Some((.., streams)) = self.unflushed.iter().find(|(_, seqno, _)| *seqno == to) {
             self.streams = streams.clone();
         }
-        self.streams.begin();
+        Arc::make_mut(&mut self.streams).begin();
         self.begin(to);
     }
 

@@ -1,7 +1,7 @@
 //! Connections: one between two members, made when both admit each other. Frames arrive in order; a cut ends the
 //! connection, which each side notices for itself.
 
-use super::{Event, World, zone_of};
+use super::{Event, MEMBERS_MAX, SPARES, World, zone_of};
 use crate::clock::Name;
 use crate::profile::{MS, SECOND};
 use crate::trace::brief;
@@ -9,7 +9,6 @@ use bytes::Bytes;
 use lockstep_core::{MemberId, Micros};
 use lockstep_node::net::VERSIONS;
 use lockstep_node::simulation::{is_raft, raft_message};
-use std::collections::BTreeMap;
 
 /// One in this many frames of Raft arrives twice, where frames are repeated.
 const REPEATED: u64 = 64;
@@ -19,6 +18,9 @@ const REPEATED_RELAYED: u64 = 8;
 const WITHOUT_RELAYS: u16 = 3;
 /// The last version without evidence of the recipient's durable state.
 const WITHOUT_EVIDENCE: u16 = 6;
+
+/// All places.
+const PLACES: usize = MEMBERS_MAX + SPARES;
 
 /// The tags of `Relay` and `Relayed`.
 const RELAY: u8 = 19;
@@ -35,33 +37,36 @@ struct Link {
     dead: [bool; 2],
 }
 
-/// All connections, the smaller place first.
+/// All connections.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    all: BTreeMap<(usize, usize), Link>,
+    /// By the smaller place, then the larger one.
+    all: [[Option<Link>; PLACES]; PLACES],
     ids: u64,
 }
 
-fn pair(a: usize, b: usize) -> (usize, usize) {
-    (a.min(b), a.max(b))
-}
-
 impl Links {
-    fn get(&self, at: usize, peer: usize) -> Option<Link> {
-        self.all.get(&pair(at, peer)).copied()
+    fn get(&self, at: usize, peer: usize) -> Option<&Link> {
+        self.all[at.min(peer)][at.max(peer)].as_ref()
+    }
+
+    fn place(&mut self, at: usize, peer: usize) -> &mut Option<Link> {
+        &mut self.all[at.min(peer)][at.max(peer)]
     }
 
     /// The member at the other side of a connection, if this side of it is up.
     pub(crate) fn peer(&self, at: usize, peer: usize, id: u64) -> Option<MemberId> {
-        let link = self.all.get(&pair(at, peer)).filter(|link| link.id == id)?;
+        let link = self.get(at, peer).filter(|link| link.id == id)?;
         link.up[usize::from(at > peer)].then_some(link.ids[usize::from(at < peer)])
     }
 
     /// Whether this place has a connection to this member whose end it has not noticed.
     pub(crate) fn has_peer(&self, at: usize, id: &MemberId) -> bool {
-        self.all.iter().any(|((a, b), link)| {
-            (*a == at && link.up[0] && link.ids[1] == *id) || (*b == at && link.up[1] && link.ids[0] == *id)
-        })
+        let leads_there = |peer: usize| {
+            let link = self.get(at, peer).filter(|link| link.up[usize::from(at > peer)]);
+            link.is_some_and(|link| link.ids[usize::from(at < peer)] == *id)
+        };
+        (0..PLACES).any(leads_there)
     }
 
     /// Whether two members are connected, as both know, and frames pass.
@@ -71,11 +76,12 @@ impl Links {
 
     /// Closes one side.
     fn close(&mut self, at: usize, peer: usize, id: u64) {
-        let Some(link) = self.all.get_mut(&pair(at, peer)).filter(|link| link.id == id) else { return };
+        let place = self.place(at, peer);
+        let Some(link) = place.as_mut().filter(|link| link.id == id) else { return };
         link.up[usize::from(at > peer)] = false;
         link.dead = [true; 2];
         if link.up == [false; 2] {
-            self.all.remove(&pair(at, peer));
+            *place = None;
         }
     }
 }
@@ -88,7 +94,7 @@ impl World {
 
     pub(crate) fn send(&mut self, at: usize, to: &MemberId, kind: u8, payload: Bytes) {
         let Some(to) = self.place_of(to) else { return };
-        let Some(link) = self.links.get(at, to) else { return };
+        let Some(link) = self.links.get(at, to).copied() else { return };
         let side = usize::from(at > to);
         if !link.up[side] || link.dead[side] {
             return;
@@ -118,12 +124,11 @@ impl World {
 
     /// Members that can reach each other connect.
     pub(crate) fn connect(&mut self) {
-        for b in 0..self.nodes.len() {
-            for a in 0..b {
+        let awake: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].awake(self.now)).collect();
+        for (count, b) in awake.iter().copied().enumerate() {
+            for a in awake[..count].iter().copied() {
                 let reachable = self.net.passes(a, b) && self.net.passes(b, a);
-                let awake =
-                    |at: usize| self.nodes[at].process.is_some() && self.nodes[at].paused_until <= self.now;
-                if reachable && awake(a) && awake(b) && self.links.get(a, b).is_none() {
+                if reachable && self.links.get(a, b).is_none() {
                     self.introduce(a, b);
                 }
             }
@@ -149,7 +154,7 @@ impl World {
         self.links.ids += 1;
         self.weather += 1;
         let link = Link { id: self.links.ids, ids: [ha.id, hb.id], up: [true; 2], dead: [false; 2] };
-        self.links.all.insert((a, b), link);
+        *self.links.place(a, b) = Some(link);
         self.net.reconnect(a, b);
         // Members of an older version pass nothing on.
         let version = match [a, b].iter().all(|at| self.settings.knows_relays(*at)) {
@@ -187,7 +192,7 @@ impl World {
     pub(crate) fn cut(&mut self, from: usize, to: usize) {
         self.net.cut(from, to);
         self.weather += 1;
-        let Some(link) = self.links.all.get_mut(&pair(from, to)) else { return };
+        let Some(link) = self.links.place(from, to) else { return };
         link.dead[usize::from(from > to)] = true;
         let id = link.id;
         for (at, peer) in [(from, to), (to, from)] {
@@ -213,7 +218,7 @@ impl World {
 
     /// This side closes its connection; the other notices soon.
     pub(crate) fn hang_up(&mut self, at: usize, peer: usize, longest: Micros) {
-        let Some(link) = self.links.get(at, peer) else { return };
+        let Some(link) = self.links.get(at, peer).copied() else { return };
         let after = self.rng.between(50, longest.max(50));
         self.queue.push(self.now + after, Event::Down { at: peer, peer: at, link: link.id });
         self.side_down(at, peer, link.id);

@@ -180,9 +180,8 @@ impl World {
         let more = (now - counted_at).min(SECOND);
         process.hung = (if node.disk_hangs && process.syncs { hung + more } else { 0 }, now);
         let for_long = timeout > 0 && process.hung.0 > timeout + timeout / 10 + NOTICE;
-        let state = process.node.local_state();
         hold!(
-            !for_long || state != LocalState::Synced,
+            !for_long || process.node.local_state() != LocalState::Synced,
             "a member with a hung disk is not Synced",
             "{}: {} ms",
             Name(at + 1),
