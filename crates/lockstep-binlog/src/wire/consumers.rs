@@ -154,7 +154,7 @@ impl Consumers {
         let closed = Arc::new(AtomicBool::new(false));
         table.entries.insert(id, Entry { consumer, socket, closed: closed.clone() });
         drop(table);
-        Ok(Some(Registered { consumers: self.clone(), id, closed }))
+        Ok(Some(Registered { consumers: self.clone(), id, address, closed }))
     }
 
     /// Closes all connections.
@@ -168,10 +168,16 @@ impl Consumers {
 pub(super) struct Registered {
     consumers: Consumers,
     id: u64,
+    address: SocketAddr,
     closed: Arc<AtomicBool>,
 }
 
 impl Registered {
+    /// The client's address.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(super) fn id(&self) -> u64 {
         self.id
     }

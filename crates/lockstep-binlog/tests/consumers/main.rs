@@ -2,6 +2,7 @@
 
 mod client;
 mod tls;
+mod upstream;
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

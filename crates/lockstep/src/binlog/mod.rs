@@ -6,6 +6,7 @@ mod options;
 mod report;
 mod retention;
 mod serve;
+mod upstream;
 
 pub(crate) use options::ServeArgs;
 pub(crate) use report::{BinlogStatus, ConsumerStatus};

@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(bytes, [0.0, f64::from(9 << 20)]);
         assert_eq!(find("binlog_streams").next().unwrap().value, 3.0);
         assert_eq!(find("binlog_wait_seconds").next().unwrap().value, 75.0);
-        let labels = &find("binlog_consumer_behind_seconds").last().unwrap().labels;
+        let labels = &find("binlog_consumer_behind_seconds").next_back().unwrap().labels;
         assert_eq!(labels[1..], [("host", "10.0.0.2".to_owned()), ("server_id", "72".to_owned())]);
     }
 

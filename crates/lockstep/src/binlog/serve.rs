@@ -6,6 +6,7 @@ use super::feed::{FILE_SEQNOS, Feed, SavedPosition, VERSION};
 use super::options::{Config, ServeArgs};
 use super::report::{Report, Wait};
 use super::retention::Purger;
+use super::upstream::{AccountReader, Upstream};
 use crate::log_member::{self, End, Hooks, MessageLog, Role, end_by};
 use crate::signals::Signals;
 use lockstep_binlog::Writer;
@@ -33,6 +34,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         plan,
         listen,
         accounts: accounts_file,
+        upstream,
         domain,
         retention,
         max_connections,
@@ -43,7 +45,9 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     std::fs::create_dir_all(&files).map_err(|e| {
         format!("cannot create the directory {}: {e}; name another with --dir", files.display())
     })?;
-    let accounts = Accounts::read(&accounts_file).map_err(|e| e.to_string())?;
+    let accounts = accounts_file.as_deref().map_or_else(|| Ok(Accounts::default()), Accounts::read);
+    let accounts = accounts.map_err(|e| e.to_string())?;
+    let upstream = upstream.map(Upstream::open).transpose()?;
     let tls = tls.map(TlsAcceptor::load).transpose().map_err(|e| e.to_string())?.map(Arc::new);
     let log = Arc::new(MessageLog::open(plan.log.clone())?);
     let signals = Signals::block();
@@ -60,12 +64,19 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let space = Arc::new(DiskSpace::new(files, log.clone()));
     let report = Arc::new(Report::new(library.clone(), retention, space.clone(), dropped.clone()));
     let _purger = Purger::start(library, retention, log.clone(), dropped)?;
+    let _accounts = match &upstream {
+        Some(upstream) => {
+            Some(AccountReader::start(upstream.accounts.clone(), accounts.clone(), log.clone())?)
+        }
+        None => None,
+    };
     let feed = Feed::new(writer, saved, space, domain);
     let settings = Settings { version: VERSION.into(), domain, ..Settings::default() };
     let mut config = ServerConfig::new(listen, settings, accounts.clone());
     config.max_connections = max_connections;
     config.tls.clone_from(&tls);
     config.require_tls = require_tls;
+    config.upstream = upstream.and_then(|upstream| upstream.statements);
     let replicas = Replicas { config, report: report.clone(), server: None };
     let lines = log.clone();
     let role = Role {
@@ -77,14 +88,21 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     log_member::run(&plan, log, &signals, role)
 }
 
-fn hooks(report: Arc<Report>, file: PathBuf, accounts: Accounts, tls: Option<Arc<TlsAcceptor>>) -> Hooks {
+fn hooks(
+    report: Arc<Report>,
+    file: Option<PathBuf>,
+    accounts: Accounts,
+    tls: Option<Arc<TlsAcceptor>>,
+) -> Hooks {
     let numbers = report.clone();
     Hooks {
         stats: Some(Arc::new(move || numbers.status().metrics())),
         status: Some(Arc::new(move || serde_json::to_value(report.status()).unwrap_or_default())),
         reload: Some(Box::new(move || {
             let kept = "this instance goes on with what it has";
-            accounts.replace_with(&Accounts::read(&file).map_err(|e| format!("{e}; {kept}"))?);
+            if let Some(file) = &file {
+                accounts.replace_with(&Accounts::read(file).map_err(|e| format!("{e}; {kept}"))?);
+            }
             tls.as_ref().map_or(Ok(()), |tls| tls.reload()).map_err(|e| format!("{e}; {kept}"))
         })),
     }
