@@ -67,8 +67,8 @@ impl Consumer {
 }
 
 impl StreamProgress {
-    /// A bound of the age of what is not sent yet. It came after the last event sent, and after the last time when
-    /// nothing was left to send.
+    /// A bound of the age of the oldest event that was not sent. That event is younger than the last event sent, and than
+    /// the last moment at which nothing was left to send.
     fn age_of_unsent(&self) -> Option<f64> {
         if self.behind == 0 {
             return Some(0.0);

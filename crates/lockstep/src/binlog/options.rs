@@ -41,7 +41,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     accounts: Option<PathBuf>,
     /// A member's server, HOST:PORT. Its accounts with REPLICATION SLAVE and a password of mysql_native_password may sign in.
-    #[arg(long, value_name = "HOST:PORT", requires = "upstream_account")]
+    #[arg(long, value_name = "HOST:PORT")]
     upstream: Option<String>,
     /// A file with the name and the password of an account that may read mysql.global_priv on the upstream.
     #[arg(long, value_name = "FILE")]

@@ -13,7 +13,6 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How often the accounts are read.
@@ -54,18 +53,18 @@ impl Upstream {
     }
 }
 
-/// Keeps the accounts up to date, on a thread of its own. Dropping it ends the thread.
+/// Keeps the accounts up to date, on a thread of its own. Dropping it ends the thread soon: an upstream that hangs does not
+/// delay the end of this program.
 #[derive(Debug)]
 pub(super) struct AccountReader {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _stop: Sender<()>,
 }
 
 impl AccountReader {
-    /// Reads the accounts once, and goes on on a thread.
+    /// Begins. That the upstream does not answer is only a warning.
     ///
     /// # Errors
-    /// No thread can be started. That the upstream does not answer is only a warning.
+    /// No thread can be started.
     pub(super) fn start(
         target: Target,
         accounts: Accounts,
@@ -82,18 +81,8 @@ impl AccountReader {
             }
         };
         let thread = std::thread::Builder::new().name("ls-accounts".into()).spawn(work);
-        let thread = thread.map_err(|e| format!("cannot start a thread that reads accounts: {e}"))?;
-        Ok(AccountReader { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for AccountReader {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has ended as well.
-            let _ = thread.join();
-        }
+        thread.map_err(|e| format!("cannot start a thread that reads accounts: {e}"))?;
+        Ok(AccountReader { _stop: stop })
     }
 }
 

@@ -387,6 +387,13 @@ fn takes_accounts_of_upstream(cluster: &Cluster, instance: &Instance) -> Test {
     assert!(error.contains("ERROR 1142") && error.contains("'statements'"), "{error}");
     let (_, error) = execute("other", "SELECT 1")?;
     assert!(error.contains("ERROR 1045"), "{error}");
+    // SIGHUP reads the file of accounts again.
+    let accounts = instance.dir.join("accounts");
+    std::fs::write(&accounts, "copy secret\nother u\n").map_err(LocalError::io("write accounts"))?;
+    let process = instance.child.as_ref().map_or(0, Child::id);
+    let sent = Command::new("kill").args(["-HUP", &process.to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+    eventually("the new account signs in", || Ok(execute("other", "SELECT 7")?.0 == "7\n"))?;
     cluster.servers[0].client()?.run(&["DROP USER up@'127.%'"])?;
     eventually("the dropped account is refused", || Ok(execute("up", "SELECT 1")?.1.contains("ERROR 1045")))
 }
