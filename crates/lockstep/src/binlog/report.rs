@@ -344,6 +344,32 @@ mod tests {
     }
 
     #[test]
+    fn fields_and_metrics_are_documented() {
+        let page = include_str!("../../../../docs/status.md");
+        let (_, page) = page.split_once("\n## Binlog servers\n").unwrap();
+        let (page, _) = page.split_once("\n## ").unwrap();
+        let status = BinlogStatus::example();
+        let fields = serde_json::to_value(&status).unwrap();
+        for name in fields.as_object().unwrap().keys().filter(|name| *name != "consumers") {
+            assert!(page.contains(&format!("`{name}`")), "docs/status.md lacks front_end.{name}");
+        }
+        for name in fields["consumers"][0].as_object().unwrap().keys() {
+            assert!(page.contains(&format!(".{name}`")), "docs/status.md lacks consumers[].{name}");
+        }
+        let metrics = status.metrics();
+        for metric in &metrics {
+            assert!(
+                page.contains(&format!("`lockstep_{}`", metric.name)),
+                "docs/status.md lacks {}",
+                metric.name
+            );
+        }
+        for name in page.split('`').filter_map(|name| name.strip_prefix("lockstep_")) {
+            assert!(metrics.iter().any(|metric| metric.name == name), "no metric is named {name}");
+        }
+    }
+
+    #[test]
     fn status_of_another_front_end_is_ignored() {
         let status = BinlogStatus::example();
         let page = serde_json::to_value(&status).unwrap();
