@@ -38,6 +38,9 @@ pub type Logger = Arc<dyn Fn(Level, &str) + Send + Sync>;
 /// Supplies the front end's numbers for the metrics.
 pub type FrontEndStats = Arc<dyn Fn() -> Vec<crate::Metric> + Send + Sync>;
 
+/// Supplies the front end's part of the status page.
+pub type FrontEndStatus = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
+
 /// Receives the progress of catching up: the number of seqnos, and of those done. Called on `ls-node`: must not block.
 pub type ProgressCall = Arc<dyn Fn(Seqno, Seqno) + Send + Sync>;
 
@@ -135,8 +138,10 @@ pub struct NodeConfig {
     pub status_address: Option<String>,
     /// Receives the log's lines.
     pub logger: Logger,
-    /// Numbers of the front end that are served with the node's (called on `ls-node`: only reads atomics).
+    /// Numbers of the front end that are served with the node's (called on `ls-node`: takes no lock for long).
     pub front_end_stats: Option<FrontEndStats>,
+    /// The front end's part of the status page (called on `ls-node`: takes no lock for long).
+    pub front_end_status: Option<FrontEndStatus>,
     /// Stops the front end's commits at a barrier; `None`: the front end has no commits.
     pub hold: Option<Arc<dyn CommitBarrier>>,
     /// Called first on the node's own threads, for instance to ask for short time slices: other threads wait for them.

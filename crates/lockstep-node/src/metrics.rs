@@ -13,8 +13,8 @@ pub enum MetricKind {
     Gauge,
 }
 
-/// A number of the front end.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// A number of the front end. Samples of one name must follow each other.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Metric {
     /// The name without the prefix `lockstep_`, with its unit.
     pub name: &'static str,
@@ -22,6 +22,8 @@ pub struct Metric {
     pub kind: MetricKind,
     /// A line of help.
     pub help: &'static str,
+    /// Names and values of labels, for a metric with several samples.
+    pub labels: Vec<(&'static str, String)>,
     /// The number.
     pub value: f64,
 }
@@ -271,13 +273,19 @@ impl Status {
                 let _ = writeln!(out, "lockstep_{name}{{member={}}} {value}", quote(&member));
             }
         }
+        let mut last = "";
         for metric in front_end {
             let kind = match metric.kind {
                 MetricKind::Counter => "counter",
                 MetricKind::Gauge => "gauge",
             };
-            head(&mut out, metric.name, kind, metric.help);
-            let _ = writeln!(out, "lockstep_{} {}", metric.name, metric.value);
+            if std::mem::replace(&mut last, metric.name) != metric.name {
+                head(&mut out, metric.name, kind, metric.help);
+            }
+            let labels: Vec<String> =
+                metric.labels.iter().map(|(name, value)| format!("{name}={}", quote(value))).collect();
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let _ = writeln!(out, "lockstep_{}{labels} {}", metric.name, metric.value);
         }
         out
     }
@@ -353,10 +361,15 @@ mod tests {
     fn text() -> String {
         let mut status = Status::example();
         status.members[1].name = "a\"b\n".into();
-        let number = |name, kind| Metric { name, kind, help: "Something.", value: 1.0 };
+        let number = |name, kind| Metric { name, kind, help: "Something.", labels: Vec::new(), value: 1.0 };
         status.prometheus(&[
             number("things_total", MetricKind::Counter),
             number("width_bytes", MetricKind::Gauge),
+            Metric {
+                labels: vec![("of", "a\"b".into()), ("at", "1".into())],
+                ..number("depth", MetricKind::Gauge)
+            },
+            Metric { labels: vec![("of", "c".into())], ..number("depth", MetricKind::Gauge) },
         ])
     }
 

@@ -32,6 +32,9 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// The own log.
     pub log: LogStatus,
+    /// The front end's own part, if it has one: only on the status page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub front_end: Option<serde_json::Value>,
 }
 
 /// The cluster.
@@ -381,6 +384,7 @@ impl Member {
                 segments: self.ctx.raft.segment_bases().count(),
                 certification_window: self.delivery.deliverer.window(),
             },
+            front_end: None,
         };
         status.cluster.voters_connected =
             status.members.iter().filter(votes).filter(|m| m.is_connected()).count();

@@ -41,6 +41,7 @@ pub(crate) fn config(dir: &Path) -> NodeConfig {
         status_address: None,
         logger: std::sync::Arc::new(|_, _| {}),
         front_end_stats: None,
+        front_end_status: None,
         allowed: None,
         progress: None,
         event: None,

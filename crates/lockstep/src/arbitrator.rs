@@ -10,7 +10,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::log_member::{self, End, MemberArgs, MessageLog, Plan, Role, end_by};
+use crate::cfg;
+use crate::log_member::{self, End, Hooks, MemberArgs, MessageLog, Plan, Role, end_by};
 use crate::signals::Signals;
 use clap::Args;
 use lockstep_node::core::Gtid;
@@ -78,19 +79,10 @@ impl ArbitratorArgs {
     fn complete(mut self) -> Result<ArbitratorArgs, String> {
         self.address = self.address.or(self.positional.take());
         let Some(path) = self.cfg.clone() else { return Ok(self) };
-        let text = std::fs::read_to_string(&path)
-            .map_err(|e| format!("cannot read the configuration file {}: {e}", path.display()))?;
-        for (number, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if line.is_empty() || line.starts_with('[') {
-                continue;
-            }
-            let (key, value) = line.split_once('=').unwrap_or((line, ""));
-            let value = value.trim();
-            let value = value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value);
+        cfg::read(&path, |key, value| {
             let text = || Some(value.to_owned());
             let path_of = || Some(PathBuf::from(value));
-            match key.trim() {
+            match key {
                 "address" => self.address = self.address.take().or_else(text),
                 "group" => self.group = self.group.take().or_else(text),
                 "name" => self.name = self.name.take().or_else(text),
@@ -100,17 +92,16 @@ impl ArbitratorArgs {
                 "log" => self.log = self.log.take().or_else(path_of),
                 "dir" => self.dir = self.dir.take().or_else(path_of),
                 "workdir" => self.workdir = self.workdir.take().or_else(path_of),
-                "daemon" => self.daemon |= !matches!(value, "0" | "no" | "false" | "off"),
+                "daemon" => self.daemon |= cfg::is_on(value),
                 other => {
                     return Err(format!(
-                        "{}: line {}: unknown option '{other}'; the options are address, group, name, dir, workdir, \
-                         options, log and daemon",
-                        path.display(),
-                        number + 1
+                        "unknown option '{other}'; the options are address, group, name, dir, workdir, options, log and \
+                         daemon"
                     ));
                 }
             }
-        }
+            Ok(())
+        })?;
         Ok(self)
     }
 
@@ -155,7 +146,12 @@ pub(crate) fn run(args: ArbitratorArgs) -> Result<ExitCode, String> {
     }
     // Block signals before the start of any thread, so that all threads inherit this.
     let signals = Signals::block();
-    let role = Role { front_end: FrontEnd::Nothing, position: Gtid::UNDEFINED, take: finish_deliveries };
+    let role = Role {
+        front_end: FrontEnd::Nothing,
+        position: Gtid::UNDEFINED,
+        hooks: Hooks::default(),
+        take: finish_deliveries,
+    };
     log_member::run(&plan, Arc::new(log), &signals, role)
 }
 

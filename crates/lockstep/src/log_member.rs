@@ -14,7 +14,8 @@ use lockstep_node::core::{Gtid, Uuid};
 use lockstep_node::net::{Address, ClusterAddress};
 use lockstep_node::options::Options;
 use lockstep_node::{
-    ConnectArgs, DEFAULT_PORT, Delivery, FrontEnd, Level, Node, NodeConfig, NodeError, ViewStatus,
+    ConnectArgs, DEFAULT_PORT, Delivery, FrontEnd, FrontEndStats, FrontEndStatus, Level, Node, NodeConfig,
+    NodeError, ViewStatus,
 };
 
 /// The longest member name in bytes that a server can show.
@@ -90,6 +91,7 @@ impl MemberArgs {
 }
 
 /// The log of messages: a file, or standard error.
+#[derive(Debug)]
 pub(crate) struct MessageLog {
     path: Option<PathBuf>,
     file: Mutex<Option<File>>,
@@ -175,12 +177,25 @@ pub(crate) enum End {
     Refused(NodeError),
 }
 
+/// What a program adds to its member's status, and to SIGHUP.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    /// Numbers for the metrics.
+    pub(crate) stats: Option<FrontEndStats>,
+    /// A part of the status page.
+    pub(crate) status: Option<FrontEndStatus>,
+    /// Reads the program's own files again. Its error is a warning.
+    pub(crate) reload: Option<Box<dyn Fn() -> Result<(), String>>>,
+}
+
 /// What the program does with its member.
 pub(crate) struct Role<T> {
     /// The kind of front end.
     pub(crate) front_end: FrontEnd,
     /// The position from which it takes the log's entries; undefined: none yet.
     pub(crate) position: Gtid,
+    /// See [`Hooks`].
+    pub(crate) hooks: Hooks,
     /// Takes the deliveries, on a thread of its own, until they end.
     pub(crate) take: T,
 }
@@ -199,7 +214,8 @@ pub(crate) fn run<T>(
 where
     T: FnOnce(&Node) -> End + Send + 'static,
 {
-    let Role { front_end, position, take } = role;
+    let Role { front_end, position, hooks, take } = role;
+    let Hooks { stats, status, reload } = hooks;
     for note in plan.options.notes() {
         log.write(if note.warn { Level::Warn } else { Level::Info }, &note.text);
     }
@@ -223,7 +239,8 @@ where
         tls: plan.options.tls(),
         status_address: plan.options.status_address(),
         logger: Arc::new(move |level, text: &str| lines.write(level, text)),
-        front_end_stats: None,
+        front_end_stats: stats,
+        front_end_status: status,
         // The allowlist is in a database, and this member has none.
         allowed: None,
         progress: None,
@@ -287,6 +304,9 @@ where
                     && let Err(error) = node.reload_tls()
                 {
                     log.write(Level::Warn, &error.to_string());
+                }
+                if let Some(Err(text)) = reload.as_ref().map(|reload| reload()) {
+                    log.write(Level::Warn, &text);
                 }
             }
             None => {}

@@ -5,6 +5,7 @@ mod arbitrator;
 mod binlog;
 mod cert;
 mod certification;
+mod cfg;
 mod check;
 mod cluster_dir;
 mod command;

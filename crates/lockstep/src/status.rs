@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lockstep_local::{print, say};
 use lockstep_node::MemberStatus;
 
+use crate::binlog::{BinlogStatus, ConsumerStatus};
 use crate::fetch;
 use crate::query::{self, ClusterStatus, duration};
 use crate::source::Source;
@@ -125,10 +126,89 @@ pub(crate) fn table(merged: &ClusterStatus) -> String {
         log.last_seqno,
         log.committed,
     );
+    if let Some(binlog) = status.front_end.as_ref().and_then(BinlogStatus::in_page) {
+        out.push('\n');
+        out.push_str(&binlog_lines(&binlog));
+    }
     for note in notes {
         let _ = write!(out, "\nnote: {note}");
     }
     out
+}
+
+/// A binlog server's stream and consumers.
+fn binlog_lines(binlog: &BinlogStatus) -> String {
+    let mut out = format!(
+        "binlog at {} · stream at {} · {} in {} {} from {}; {} are kept, {} for connected consumers",
+        binlog.listen.as_deref().unwrap_or("no address yet"),
+        if binlog.gtid.is_empty() { "its begin" } else { &binlog.gtid },
+        bytes(binlog.bytes),
+        binlog.files,
+        if binlog.files == 1 { "file" } else { "files" },
+        binlog.oldest_file.as_deref().unwrap_or("none"),
+        bytes(binlog.keep_bytes),
+        bytes(binlog.keep_connected_bytes),
+    );
+    if let (Some(seqno), Some(seconds)) = (binlog.waits_for_seqno, binlog.waits_seconds) {
+        let _ = write!(
+            out,
+            "\nTHE STREAM WAITS for the result of the statement at seqno {seqno} ({})",
+            duration(seconds)
+        );
+    }
+    if let Some(seconds) = binlog.disk_full_seconds {
+        let _ =
+            write!(out, "\nTHE DISK of the binlog files IS FULL ({}): the stream waits", duration(seconds));
+    }
+    if binlog.dropped > 0 {
+        let _ = write!(out, "\n{} dropped for lag: see the error log", consumers(binlog.dropped));
+    }
+    if !binlog.consumers.is_empty() {
+        let head = [
+            "consumer",
+            "server id",
+            "state",
+            "file",
+            "position",
+            "gtid",
+            "behind",
+            "acked",
+            "tls",
+            "address",
+        ];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        rows.extend(binlog.consumers.iter().map(consumer_row));
+        let _ = write!(out, "\n{}", align(&rows).trim_end());
+    }
+    out
+}
+
+fn consumers(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "consumer was" } else { "consumers were" })
+}
+
+fn consumer_row(consumer: &ConsumerStatus) -> Vec<String> {
+    let text = |value: Option<String>| value.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".into());
+    let behind = consumer.behind_bytes.map(|behind| match consumer.behind_seconds {
+        Some(seconds) if behind > 0 => format!("{} ({})", bytes(behind), duration(seconds)),
+        _ => bytes(behind),
+    });
+    let name = match &consumer.host {
+        Some(host) => format!("{} ({host})", consumer.user),
+        None => consumer.user.clone(),
+    };
+    vec![
+        text(Some(name)),
+        text(consumer.server_id.map(|id| id.to_string())),
+        consumer.state.clone(),
+        text(consumer.file.clone()),
+        text(consumer.position.map(|position| position.to_string())),
+        text(consumer.gtid.clone()),
+        text(behind),
+        text(consumer.acked.clone()),
+        if consumer.encrypted { "yes" } else { "no" }.into(),
+        consumer.address.clone(),
+    ]
 }
 
 /// The commit policy, its options that differ from the defaults, its present problems, and the transactions at risk.
@@ -319,6 +399,28 @@ mod tests {
         let mut merged = sample();
         merged.status.own.waits_for = Some("not connected: n3; a majority of the voters is needed".into());
         assert!(table(&merged).contains("\nn1 is waiting: not connected: n3;"), "{}", table(&merged));
+    }
+
+    #[test]
+    fn binlog_server_lists_its_consumers() {
+        let mut merged = sample();
+        merged.status.front_end = Some(serde_json::to_value(BinlogStatus::example()).unwrap());
+        let text = table(&merged);
+        for expected in [
+            "\nbinlog at 0.0.0.0:3307 · stream at 1-10-9 · 3.0 MiB in 2 files from lockstep-bin.000001; 20.0 GiB are kept,",
+            "\nTHE STREAM WAITS for the result of the statement at seqno 10 (75 s)\n",
+            "\n1 consumer was dropped for lag",
+            "\ncopy (db1)  71         has all ",
+            "  5.0 MiB (12 s)  ",
+            "  lockstep-bin.000001:4000  ",
+            "\nnote: n3 does not answer",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(!text.contains("DISK of"), "{text}");
+        let json = serde_json::to_string(&merged).unwrap();
+        let again = ClusterStatus { status: query::parse(&json).unwrap(), notes: merged.notes.clone() };
+        assert_eq!(table(&again), text);
     }
 
     #[test]

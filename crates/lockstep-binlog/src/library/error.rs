@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::codec::DecodeError;
 use crate::gtid::{Gtid, ReplicaState, StreamState};
 
+/// The way out for a replica whose next event was removed.
+const COPY: &str = "give the replica a new copy of the data, and start it from the copy's position";
+
 /// A failure of the files or of a call.
 #[derive(Debug)]
 pub enum LibraryError {
@@ -64,6 +67,16 @@ impl LibraryError {
     pub(super) fn io<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> LibraryError + 'a {
         move |source| LibraryError::Io { what, path: path.to_owned(), source }
     }
+
+    /// Whether the disk is full, or the user's quota of it.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, LibraryError::Io { source, .. } if is_disk_full(source))
+    }
+}
+
+/// Whether this error says that the disk is full, or the user's quota of it.
+pub fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl fmt::Display for LibraryError {
@@ -83,7 +96,8 @@ impl fmt::Display for LibraryError {
             Self::Purged { file, oldest } => {
                 write!(
                     f,
-                    "{file} was removed, because its reader was too far behind; the oldest file is {oldest}"
+                    "{file} was removed, because its reader was too far behind; the oldest file is {oldest}. Give the replica \
+                     a new copy of the data, or let it read from a server that still has the file"
                 )
             }
         }
@@ -179,10 +193,13 @@ impl fmt::Display for StartError {
             ),
             Self::Purged { replica, begin } if replica.is_empty() => write!(
                 f,
-                "the replica asks for the stream from its first event, but the events up to GTID {begin} were purged"
+                "the replica asks for the stream from its first event, but the events up to GTID {begin} were purged: {COPY}"
             ),
             Self::Purged { replica, begin } => {
-                write!(f, "the replica is at GTID {replica}, but the events up to GTID {begin} were purged")
+                write!(
+                    f,
+                    "the replica is at GTID {replica}, but the events up to GTID {begin} were purged: {COPY}"
+                )
             }
             Self::NoFile { file, range: Some((oldest, newest)) } => {
                 write!(f, "the consumer asks for file '{file}', but the files are {oldest} to {newest}")

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-pub use error::{LibraryError, StartError};
+pub use error::{LibraryError, StartError, is_disk_full};
 pub use reader::{Reader, Step};
 pub use start::Start;
 pub use writer::{Torn, Visibility, Writer};
@@ -272,6 +272,18 @@ impl Library {
     /// Whether [`Library::close`] was called.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
+    }
+
+    /// The number of the oldest of the last files that have `bytes` bytes together, or of the oldest file if all have less.
+    /// `None` without a file.
+    pub fn oldest_of_last(&self, bytes: u64) -> Option<u64> {
+        let state = self.lock();
+        let mut sum = 0;
+        let enough = state.files.iter().rev().find(|file| {
+            sum += file.size;
+            sum >= bytes
+        });
+        enough.or(state.files.front()).map(|file| file.number)
     }
 
     /// Removes the files before `number`. The last file stays in any case. A file that a reader needs stays, with all

@@ -228,10 +228,15 @@ impl Reader {
             return Err(LibraryError::io("read", &self.library.path(self.number))(error));
         }
         let at = self.position();
-        if let Some(entry) = self.library.lock().readers.get_mut(&self.id) {
-            entry.at = at;
+        match self.library.lock().readers.get_mut(&self.id) {
+            Some(entry) if !entry.dropped => {
+                entry.at = at;
+                return Ok(());
+            }
+            _ => {}
         }
-        Ok(())
+        // An open file that was removed still takes its space on the disk, so its reader does not go on to its end.
+        Err(self.library.purged(self.number))
     }
 
     /// Waits at the end of the stream until it grows, at most for `timeout`. Returns also when the library is closed, or

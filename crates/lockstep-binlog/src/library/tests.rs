@@ -373,6 +373,113 @@ fn purge_keeps_files_of_readers_below_the_cap() {
 }
 
 #[test]
+fn reader_dropped_within_a_file_stops_there() {
+    let folder = Folder::new();
+    let mut writer = folder.begun();
+    for seqno in 1..=20_000 {
+        append(&mut writer, gtid(10, seqno));
+    }
+    cut(&mut writer);
+    let library = writer.library().clone();
+    let mut slow = library.reader("slow", Position { file: 1, offset: 4 }).unwrap();
+    assert_eq!(slow.advance().unwrap(), Step::Event);
+    assert_eq!(library.purge_to(2, 1000).unwrap().dropped, ["slow"]);
+    let mut events = 0;
+    let error = loop {
+        match slow.advance() {
+            Ok(_) => events += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, LibraryError::Purged { .. }), "{error}");
+    assert!(events < 10_000, "{events} events were read from a removed file");
+}
+
+#[test]
+fn oldest_of_last_files_has_enough_bytes_behind_it() {
+    let folder = Folder::new();
+    let mut writer = folder.open();
+    assert_eq!(writer.library().oldest_of_last(0), None);
+    writer.begin(1, &format(), &StreamState::default()).unwrap();
+    for seqno in 1..=3 {
+        append(&mut writer, gtid(10, seqno));
+        cut(&mut writer);
+    }
+    let library = writer.library();
+    let sizes: Vec<u64> = library.files().into_iter().map(|(_, size)| size).collect();
+    let last = |count: usize| sizes.iter().rev().take(count).sum::<u64>();
+    for (bytes, oldest) in [(0, 4), (last(1), 4), (last(1) + 1, 3), (last(3), 2), (last(4) + 1, 1)] {
+        assert_eq!(library.oldest_of_last(bytes), Some(oldest), "{bytes}");
+    }
+}
+
+/// A disk of 1 MiB in memory; `None` where this user may not mount.
+fn small_disk(folder: &Folder) -> Option<impl Drop> {
+    struct Mounted(PathBuf);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
+        }
+    }
+    let mount = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+        .arg(&folder.0)
+        .output();
+    mount.is_ok_and(|output| output.status.success()).then(|| Mounted(folder.0.clone()))
+}
+
+#[test]
+fn full_disk_leaves_the_library_as_it_was() {
+    let folder = Folder::new();
+    let Some(_disk) = small_disk(&folder) else {
+        eprintln!("NOT TESTED: this user may not mount a file system");
+        return;
+    };
+    let filler = folder.0.join("filler");
+    let mut seqno = 0;
+    let mut next = || {
+        seqno += 1;
+        gtid(10, seqno)
+    };
+    let mut writer = folder.begun();
+    append(&mut writer, next());
+    let fill = || {
+        let mut file = std::fs::File::create(&filler).unwrap();
+        while std::io::Write::write_all(&mut file, &[1; 512]).is_ok() {}
+    };
+    fill();
+    // Groups until the file's last page is full, then a cut.
+    let end = loop {
+        let end = writer.end().unwrap();
+        let after = Gtid { seqno: writer.state_at_end().last(1).unwrap().seqno + 1, ..gtid(10, 0) };
+        match writer.append(&group(end.offset, after)) {
+            Ok(_) => drop(next()),
+            Err(error) => {
+                assert!(error.is_disk_full(), "{error}");
+                break end;
+            }
+        }
+    };
+    assert_eq!((writer.end(), writer.library().end()), (Some(end), Some(end)));
+    let before = writer.state_at_end().clone();
+    for _ in 0..2 {
+        let error = writer.cut(2, STAMP, &format(), &before).unwrap_err();
+        assert!(error.is_disk_full(), "{error}");
+        assert_eq!((writer.end(), writer.library().end()), (Some(end), Some(end)));
+    }
+    std::fs::remove_file(&filler).unwrap();
+    append(&mut writer, next());
+    cut(&mut writer);
+    append(&mut writer, next());
+    let count = writer.state_at_end().last(1).unwrap().seqno as usize;
+    assert_eq!(received(writer.library(), "").unwrap().len(), count);
+    drop(writer);
+    let writer = folder.open();
+    assert_eq!(writer.torn(), None);
+    assert_eq!(received(writer.library(), "").unwrap().len(), count);
+}
+
+#[test]
 fn position_in_file_must_be_an_event() {
     let folder = Folder::new();
     let mut writer = folder.begun();

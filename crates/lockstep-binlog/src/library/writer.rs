@@ -58,6 +58,7 @@ struct Current {
     file: File,
     written: u64,
     checksum: Checksum,
+    sync_failed: bool,
 }
 
 impl Writer {
@@ -130,7 +131,13 @@ impl Writer {
         file.sync_data().map_err(LibraryError::io("sync", &path))?;
         (last.size, last.marks) = (offset, end.marks);
         self.stream = end.state;
-        self.current = Some(Current { number: last.number, file, written: offset, checksum: last.checksum });
+        self.current = Some(Current {
+            number: last.number,
+            file,
+            written: offset,
+            checksum: last.checksum,
+            sync_failed: false,
+        });
         Ok(())
     }
 
@@ -204,7 +211,13 @@ impl Writer {
         file.sync_all().map_err(LibraryError::io("sync", &temporary))?;
         std::fs::rename(&temporary, &path).map_err(LibraryError::io("create", &path))?;
         self.dir.sync_all().map_err(LibraryError::io("sync", &self.library.shared.dir))?;
-        self.current = Some(Current { number, file, written: header_end, checksum: Checksum::Crc32 });
+        self.current = Some(Current {
+            number,
+            file,
+            written: header_end,
+            checksum: Checksum::Crc32,
+            sync_failed: false,
+        });
         Ok(FileEntry {
             number,
             size: header_end,
@@ -339,8 +352,8 @@ impl Writer {
     /// afterwards.
     ///
     /// # Errors
-    /// [`LibraryError`] if a file cannot be written. Every later call fails then; after [`Writer::open`] the caller
-    /// repeats the cut.
+    /// [`LibraryError`] if a file cannot be written. If the disk is full, the library is as before, and the caller repeats the
+    /// cut. After another failure every later call fails; after [`Writer::open`] the caller repeats the cut.
     pub fn cut(
         &mut self,
         next: u64,
@@ -358,7 +371,13 @@ impl Writer {
         }
         // A failure in between leaves a file with a Rotate event and no next file.
         self.failed = true;
-        let entry = self.rotate((number, next), rotate, format, before)?;
+        let entry = match self.rotate((number, next), rotate, format, before) {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.failed = !(error.is_disk_full() && self.undo_rotate(number, next));
+                return Err(error);
+            }
+        };
         self.failed = false;
         let (end, header_end) = (Position { file: entry.number, offset: entry.size }, entry.header_end);
         debug_assert_eq!(end.offset, header_end);
@@ -384,12 +403,25 @@ impl Writer {
         let event = events.finish().map_err(|e| LibraryError::Refused(e.to_string()))?;
         let path = self.library.path(number);
         current.file.write_all_at(&event, current.written).map_err(LibraryError::io("write", &path))?;
-        current.file.sync_data().map_err(LibraryError::io("sync", &path))?;
+        let synced = current.file.sync_data();
+        current.sync_failed = synced.is_err();
+        synced.map_err(LibraryError::io("sync", &path))?;
         let written = current.written + event.len() as u64;
         let entry = self.new_file(next, format, before)?;
         // Both files exist: now readers may see the Rotate event.
         self.publish(number, written);
         Ok(entry)
+    }
+
+    /// Cuts the Rotate event of [`Writer::rotate`] off again. Whether the library is as it was before.
+    fn undo_rotate(&mut self, number: u64, next: u64) -> bool {
+        let Some(current) = self.current.as_ref().filter(|current| current.number == number) else {
+            return false;
+        };
+        // After a failed sync of the file its durable content is unknown, and so it is after one of the directory, once the
+        // next file has its name.
+        let undone = !current.sync_failed && !self.library.path(next).exists();
+        undone && current.file.set_len(current.written).is_ok()
     }
 
     /// Notes that the stream is complete up to this GTID, although it ends before: the seqnos in between will have no

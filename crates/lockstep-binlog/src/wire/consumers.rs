@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::command::{Ack, Register};
 use crate::gtid::ReplicaState;
 use crate::library::{Library, Position};
 
 /// A connection, as status shows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Consumer {
     /// The connection's number.
     pub id: u64,
@@ -21,6 +21,8 @@ pub struct Consumer {
     pub address: SocketAddr,
     /// When it connected.
     pub since: SystemTime,
+    /// Whether the connection is encrypted.
+    pub encrypted: bool,
     /// Its introduction, if it is a replica.
     pub register: Option<Register>,
     /// Its stream, if it has requested one.
@@ -28,7 +30,7 @@ pub struct Consumer {
 }
 
 /// How far a consumer is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct StreamProgress {
     /// The server id in its request; 0 for a tool.
     pub server_id: u32,
@@ -40,6 +42,12 @@ pub struct StreamProgress {
     pub gtids: ReplicaState,
     /// Bytes that are not sent yet.
     pub behind: u64,
+    /// How long the first of them has been there, at most; `None` if that is not known.
+    pub behind_seconds: Option<f64>,
+    /// The time in the last event sent, in seconds since 1970; 0: none was sent.
+    pub sent_time: u32,
+    /// When all was sent the last time, if ever.
+    pub caught_up: Option<Instant>,
     /// Whether it acknowledges event groups.
     pub semi_sync: bool,
     /// Its last acknowledgement.
@@ -54,6 +62,23 @@ impl Consumer {
         match server_id.filter(|id| *id != 0) {
             Some(id) => format!("{} at {} (server id {id})", self.user, self.address),
             None => format!("{} at {}", self.user, self.address),
+        }
+    }
+}
+
+impl StreamProgress {
+    /// A bound of the age of the oldest event that was not sent. That event is younger than the last event sent, and than
+    /// the last moment at which nothing was left to send.
+    fn age_of_unsent(&self) -> Option<f64> {
+        if self.behind == 0 {
+            return Some(0.0);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let by_event = (self.sent_time != 0).then(|| (now - f64::from(self.sent_time)).max(0.0));
+        let by_clock = self.caught_up.map(|at| at.elapsed().as_secs_f64());
+        match (by_event, by_clock) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
         }
     }
 }
@@ -95,6 +120,7 @@ impl Consumers {
             self.lock().entries.values().map(|entry| entry.consumer.clone()).collect();
         for stream in list.iter_mut().filter_map(|consumer| consumer.stream.as_mut()) {
             stream.behind = library.bytes_behind(stream.sent);
+            stream.behind_seconds = stream.age_of_unsent();
         }
         list
     }
@@ -124,11 +150,11 @@ impl Consumers {
         table.next += 1;
         let id = table.next;
         let (user, since) = (String::new(), SystemTime::now());
-        let consumer = Consumer { id, user, address, since, register: None, stream: None };
+        let consumer = Consumer { id, user, address, since, encrypted: false, register: None, stream: None };
         let closed = Arc::new(AtomicBool::new(false));
         table.entries.insert(id, Entry { consumer, socket, closed: closed.clone() });
         drop(table);
-        Ok(Some(Registered { consumers: self.clone(), id, closed }))
+        Ok(Some(Registered { consumers: self.clone(), id, address, closed }))
     }
 
     /// Closes all connections.
@@ -142,10 +168,16 @@ impl Consumers {
 pub(super) struct Registered {
     consumers: Consumers,
     id: u64,
+    address: SocketAddr,
     closed: Arc<AtomicBool>,
 }
 
 impl Registered {
+    /// The client's address.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(super) fn id(&self) -> u64 {
         self.id
     }

@@ -308,13 +308,16 @@ fn stream(
         sent: start.at,
         gtids: filter.sent().clone(),
         behind: 0,
+        behind_seconds: None,
+        sent_time: 0,
+        caught_up: None,
         semi_sync: options.semi_sync,
         acked: None,
     };
     registered.update(|consumer| consumer.stream = Some(progress));
     let mut reader = source.library.reader(&registered.label(), start.at)?;
     let last_sent = Instant::now();
-    let mut sender = Sender { transport, source, options, filter, last_sent };
+    let mut sender = Sender { transport, source, options, filter, last_sent, sent_time: 0 };
     sender.begin(&reader, &start)?;
     if sender.filter.until_met() {
         return sender.end_until(&reader);
@@ -342,6 +345,8 @@ struct Sender<'a> {
     options: &'a StreamOptions,
     filter: Filter,
     last_sent: Instant,
+    /// The time in the last event of the files.
+    sent_time: u32,
 }
 
 impl Sender<'_> {
@@ -374,6 +379,11 @@ impl Sender<'_> {
     /// Sends the reader's event, unless the filter leaves it out.
     fn event(&mut self, reader: &Reader) -> Result<(), End> {
         let passed = self.filter.pass(reader.event(), reader.checksum())?;
+        if let Some(time) =
+            reader.event().first_chunk().map(|time| u32::from_le_bytes(*time)).filter(|t| *t != 0)
+        {
+            self.sent_time = time;
+        }
         let Passed { event, group_end, until } = passed;
         if let Some(event) = event {
             // A burst is acknowledged once, at its end.
@@ -418,9 +428,10 @@ impl Sender<'_> {
     fn note(&mut self, reader: &Reader) -> Result<(), End> {
         self.last_sent = Instant::now();
         let (file, sent, gtids) = (reader.file_name(), reader.position(), self.filter.sent().clone());
+        let sent_time = self.sent_time;
         self.source.registered.update(|consumer| {
             if let Some(stream) = &mut consumer.stream {
-                (stream.file, stream.sent, stream.gtids) = (file, sent, gtids);
+                (stream.file, stream.sent, stream.gtids, stream.sent_time) = (file, sent, gtids, sent_time);
             }
         });
         self.receive()
@@ -447,6 +458,7 @@ impl Sender<'_> {
     /// Waits at the end of the stream for a while. Sends a heartbeat if the consumer wants one now.
     fn wait(&mut self, reader: &Reader) -> Result<(), End> {
         self.flush_if_any(reader)?;
+        self.note_caught_up(reader);
         let due = self.options.heartbeat.map(|period| self.last_sent + period);
         let left = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()).min(LOOK));
         reader.wait(left, || self.source.registered.is_closed());
@@ -462,6 +474,16 @@ impl Sender<'_> {
             self.flush(reader)?;
         }
         Ok(())
+    }
+
+    /// Notes for status that nothing is left to send, also if the last events were left out.
+    fn note_caught_up(&self, reader: &Reader) {
+        let sent = reader.position();
+        self.source.registered.update(|consumer| {
+            if let Some(stream) = &mut consumer.stream {
+                (stream.sent, stream.caught_up) = (sent, Some(Instant::now()));
+            }
+        });
     }
 
     fn flush_if_any(&mut self, reader: &Reader) -> Result<(), End> {

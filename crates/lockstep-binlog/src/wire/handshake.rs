@@ -16,7 +16,7 @@ pub mod capability {
     pub const CONNECT_WITH_DB: u32 = 8;
     /// Protocol 4.1.
     pub const PROTOCOL_41: u32 = 0x200;
-    /// TLS. Not offered yet.
+    /// TLS.
     pub const SSL: u32 = 0x800;
     /// The status in replies knows transactions.
     pub const TRANSACTIONS: u32 = 0x2000;
@@ -36,7 +36,7 @@ use capability as cap;
 pub const HASH_LEN: usize = 20;
 /// The name of the only method.
 pub const METHOD: &[u8] = b"mysql_native_password";
-/// What the server offers.
+/// What the server offers, beside TLS.
 const OFFERED: u32 = cap::LONG_PASSWORD
     | cap::CONNECT_WITH_DB
     | cap::PROTOCOL_41
@@ -45,6 +45,8 @@ const OFFERED: u32 = cap::LONG_PASSWORD
     | cap::PLUGIN_AUTH
     | cap::CONNECT_ATTRS
     | cap::PLUGIN_AUTH_LENENC;
+/// Bytes of a request for TLS.
+const TLS_REQUEST_LEN: usize = 32;
 /// utf8mb4_general_ci.
 const CHARSET: u8 = 45;
 /// Status in replies: autocommit.
@@ -65,7 +67,8 @@ impl Scramble {
 }
 
 /// The server's first packet. MariaDB's servers put "5.5.5-" before a version of 10 or later, and clients remove it.
-pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble) -> Vec<u8> {
+pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble, with_tls: bool) -> Vec<u8> {
+    let offered = if with_tls { OFFERED | cap::SSL } else { OFFERED };
     let mut out = Vec::with_capacity(128);
     out.push(10);
     out.extend_from_slice(b"5.5.5-");
@@ -74,7 +77,7 @@ pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble) -> Vec<u
     out.extend_from_slice(&connection_id.to_le_bytes());
     out.extend_from_slice(&scramble.0[..8]);
     out.push(0);
-    let [a, b, c, d] = OFFERED.to_le_bytes();
+    let [a, b, c, d] = offered.to_le_bytes();
     out.extend_from_slice(&[a, b, CHARSET]);
     out.extend_from_slice(&STATUS.to_le_bytes());
     out.extend_from_slice(&[c, d, HASH_LEN as u8 + 1]);
@@ -84,6 +87,62 @@ pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble) -> Vec<u
     out.extend_from_slice(METHOD);
     out.push(0);
     out
+}
+
+/// Another server's first packet, as far as a client needs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Greeting {
+    /// The server's capabilities.
+    pub capabilities: u32,
+    /// Its challenge.
+    pub scramble: Scramble,
+}
+
+impl Greeting {
+    /// Parses the payload.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it is no greeting, or one of protocols before 4.1.
+    pub fn parse(payload: &[u8]) -> Result<Greeting, DecodeError> {
+        let mut r = Reader::new(payload);
+        if r.u8()? != 10 {
+            return Err(DecodeError::Invalid("version of the protocol"));
+        }
+        r.until_nul()?;
+        r.u32()?;
+        let mut scramble = [0; HASH_LEN];
+        scramble[..8].copy_from_slice(r.take(8)?);
+        r.u8()?;
+        let low = r.u16()?;
+        let (_charset, _status) = (r.u8()?, r.u16()?);
+        let capabilities = u32::from(low) | u32::from(r.u16()?) << 16;
+        r.take(11)?;
+        scramble[8..].copy_from_slice(r.take(12)?);
+        Ok(Greeting { capabilities, scramble: Scramble(scramble) })
+    }
+}
+
+/// A client's reply to a greeting: with account and proof, or only its begin, which asks for TLS.
+pub fn client_reply(capabilities: u32, account: Option<(&str, &[u8; HASH_LEN])>) -> Vec<u8> {
+    let mut out = capabilities.to_le_bytes().to_vec();
+    out.extend_from_slice(&(1_u32 << 24).to_le_bytes());
+    out.push(CHARSET);
+    out.extend_from_slice(&[0; 23]);
+    if let Some((user, proof)) = account {
+        out.extend(user.bytes().filter(|byte| *byte != 0));
+        out.push(0);
+        out.push(HASH_LEN as u8);
+        out.extend_from_slice(proof);
+        out.extend_from_slice(METHOD);
+        out.push(0);
+    }
+    out
+}
+
+/// Whether this payload asks for TLS: the begin of a reply, without the account.
+pub fn is_tls_request(payload: &[u8]) -> bool {
+    payload.len() == TLS_REQUEST_LEN
+        && payload.first_chunk().is_some_and(|first| u32::from_le_bytes(*first) & cap::SSL != 0)
 }
 
 /// The client's reply to the greeting.
@@ -228,6 +287,22 @@ pub(crate) mod tests {
         }
         let other = HandshakeReply { method: Some(b"caching_sha2_password".to_vec()), ..parsed };
         assert!(other.needs_switch());
+    }
+
+    #[test]
+    fn greeting_and_clients_reply_round_trip() {
+        let scramble = Scramble::random().unwrap();
+        let bytes = greeting("10.11.0-MariaDB", 7, &scramble, true);
+        let parsed = Greeting::parse(&bytes).unwrap();
+        assert_eq!((parsed.scramble, parsed.capabilities), (scramble, OFFERED | cap::SSL));
+        for cut in 0..bytes.len() - METHOD.len() - 2 {
+            assert!(Greeting::parse(&bytes[..cut]).is_err(), "{cut}");
+        }
+        let capabilities = cap::PROTOCOL_41 | cap::SECURE_CONNECTION | cap::PLUGIN_AUTH;
+        let shown = proof(b"secret", &scramble);
+        let reply = HandshakeReply::parse(&client_reply(capabilities, Some(("copy", &shown)))).unwrap();
+        assert_eq!((reply.user.as_str(), reply.proof.as_slice()), ("copy", shown.as_slice()));
+        assert!(is_tls_request(&client_reply(capabilities | cap::SSL, None)));
     }
 
     #[test]

@@ -12,8 +12,10 @@
 //! | [`accounts`] | the accounts that may sign in |
 //! | [`consumers`] | the connections, and how far each consumer is |
 //! | [`server`] | listens; one thread for each connection |
+//! | [`sql_client`] | a client of another server, for its accounts and for statements |
+//! | [`tls`] | certificate and key, and a connection's encryption |
 //!
-//! TLS belongs into `transport`, between a socket and its packets.
+//! `transport` puts packets and encryption together over one socket.
 
 pub mod accounts;
 pub mod command;
@@ -24,9 +26,12 @@ pub mod packet;
 pub mod reply;
 pub mod server;
 pub mod session;
+pub mod sql_client;
 pub mod statement;
+pub mod tls;
 mod transport;
 
 pub use accounts::Accounts;
 pub use consumers::{Consumer, Consumers};
 pub use server::{Server, ServerConfig};
+pub use tls::{TlsAcceptor, TlsError, TlsFiles};

@@ -91,6 +91,11 @@ impl Decoder {
         self.sequence = Some(sequence);
     }
 
+    /// Takes the bytes behind the last payload out: they are no packets, because the client begins to encrypt.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buffer)
+    }
+
     /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);

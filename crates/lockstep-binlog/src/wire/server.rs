@@ -12,9 +12,11 @@ use super::accounts::Accounts;
 use super::command::{Command, Register};
 use super::consumers::{Consumer, Consumers, Registered};
 use super::dump::{self, Limits, Source};
-use super::handshake::{HandshakeReply, Scramble, greeting, switch_request};
+use super::handshake::{HandshakeReply, Scramble, greeting, is_tls_request, switch_request};
 use super::reply::{SqlError, ok};
-use super::session::{Answer, Session, Settings, Sources};
+use super::session::{Answer, NOT_ANSWERED, Session, Settings, Sources};
+use super::sql_client::{SqlClient, SqlClientError, Target};
+use super::tls::TlsAcceptor;
 use super::transport::Transport;
 use crate::library::Library;
 
@@ -34,6 +36,12 @@ pub struct ServerConfig {
     pub settings: Settings,
     /// The accounts that may sign in.
     pub accounts: Accounts,
+    /// The certificate for connections with TLS; `None`: TLS is not offered.
+    pub tls: Option<Arc<TlsAcceptor>>,
+    /// Whether a connection without TLS is refused.
+    pub require_tls: bool,
+    /// The server and the account for statements that are not answered here; `None`: they are refused.
+    pub upstream: Option<Target>,
     /// Connections at the same time; another one is refused with error 1040.
     pub max_connections: usize,
     /// How long a client may take to sign in.
@@ -53,6 +61,9 @@ impl ServerConfig {
             listen,
             settings,
             accounts,
+            tls: None,
+            require_tls: false,
+            upstream: None,
             max_connections: 512,
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(600),
@@ -111,6 +122,11 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The connections, also for another thread.
+    pub fn table(&self) -> Consumers {
+        self.service.consumers.clone()
     }
 
     /// All connections and how far they are.
@@ -172,7 +188,11 @@ fn accept(service: &Arc<Service>, stream: TcpStream, address: SocketAddr) {
     let service = service.clone();
     let thread = std::thread::Builder::new().name("ls-consumer".into()).stack_size(STACK);
     // An error of the connection ends the thread: there is nobody left to tell.
-    let thread = thread.spawn(move || drop(serve(&service, &mut transport, &registered)));
+    let thread = thread.spawn(move || {
+        if serve(&service, &mut transport, &registered).is_ok() {
+            transport.close();
+        }
+    });
     threads.extend(thread);
 }
 
@@ -182,6 +202,7 @@ fn serve(service: &Service, transport: &mut Transport, registered: &Registered) 
     }
     transport.set_limit(COMMAND_MAX);
     let mut session = Session::new(registered.id());
+    let mut upstream = Upstream { target: service.config.upstream.as_ref(), client: None };
     loop {
         let payload = match transport.read(service.config.idle_timeout) {
             Ok(Some(payload)) => payload,
@@ -194,7 +215,7 @@ fn serve(service: &Service, transport: &mut Transport, registered: &Registered) 
         match Command::parse(&payload) {
             Ok(Command::Quit) => return Ok(()),
             Ok(Command::Ping) => transport.send(&ok())?,
-            Ok(Command::Query(sql)) => answer(service, transport, &mut session, &sql)?,
+            Ok(Command::Query(sql)) => answer(service, transport, &mut session, &mut upstream, &sql)?,
             Ok(Command::Register(register)) => match check_id(service, &register) {
                 Ok(()) => {
                     registered.update(|consumer| consumer.register = Some(register));
@@ -245,11 +266,18 @@ fn check_id(service: &Service, register: &Register) -> Result<(), SqlError> {
 
 /// Whether the client has signed in.
 fn sign_in(service: &Service, transport: &mut Transport, registered: &Registered) -> io::Result<bool> {
-    let ServerConfig { settings, accounts, handshake_timeout, .. } = &service.config;
+    let ServerConfig { settings, accounts, tls, require_tls, handshake_timeout, .. } = &service.config;
     let scramble = Scramble::random().ok_or_else(|| io::Error::other("the system gives no random bytes"))?;
-    transport.send(&greeting(&settings.version, registered.id() as u32, &scramble))?;
+    transport.send(&greeting(&settings.version, registered.id() as u32, &scramble, tls.is_some()))?;
     transport.expect_reply();
-    let Some(payload) = transport.read(*handshake_timeout)? else { return Ok(false) };
+    let Some(mut payload) = transport.read(*handshake_timeout)? else { return Ok(false) };
+    if let Some(tls) = tls.as_ref().filter(|_| is_tls_request(&payload)) {
+        transport.start_tls(tls.session()?, *handshake_timeout)?;
+        transport.expect_reply();
+        let Some(reply) = transport.read(*handshake_timeout)? else { return Ok(false) };
+        payload = reply;
+        registered.update(|consumer| consumer.encrypted = true);
+    }
     let reply = match HandshakeReply::parse(&payload) {
         Ok(reply) => reply,
         Err(why) => {
@@ -265,9 +293,18 @@ fn sign_in(service: &Service, transport: &mut Transport, registered: &Registered
         let Some(payload) = transport.read(*handshake_timeout)? else { return Ok(false) };
         proof = payload;
     }
-    if !accounts.accepts(&reply.user, &proof, &scramble) {
+    let accepted = accounts.check(&reply.user, registered.address().ip(), &proof, &scramble);
+    let Some(accepted) = accepted else {
         let given = if proof.is_empty() { "NO" } else { "YES" };
         let text = format!("Access denied for user '{}' (using password: {given})", reply.user);
+        transport.fail(&SqlError { code: 1045, state: b"28000", text })?;
+        return Ok(false);
+    };
+    if (*require_tls || accepted.needs_tls) && !transport.is_encrypted() {
+        let text = format!(
+            "Access denied for user '{}': this server or account accepts connections with TLS only (a replica: MASTER_SSL=1)",
+            reply.user
+        );
         transport.fail(&SqlError { code: 1045, state: b"28000", text })?;
         return Ok(false);
     }
@@ -276,13 +313,63 @@ fn sign_in(service: &Service, transport: &mut Transport, registered: &Registered
     Ok(true)
 }
 
-fn answer(service: &Service, transport: &mut Transport, session: &mut Session, sql: &[u8]) -> io::Result<()> {
+/// A consumer's connection to the upstream, made for its first statement.
+struct Upstream<'a> {
+    target: Option<&'a Target>,
+    client: Option<SqlClient>,
+}
+
+impl Upstream<'_> {
+    /// Passes a statement on, and its answer back.
+    fn relay(&mut self, target: &Target, sql: &[u8], transport: &mut Transport) -> io::Result<()> {
+        let client = match self.client.take() {
+            Some(client) => Ok(client),
+            None => SqlClient::connect(target),
+        };
+        let mut begun = false;
+        let relayed = client.and_then(|mut client| {
+            client.relay(sql, |payload| {
+                begun = true;
+                transport.queue(&[payload]).map(drop)
+            })?;
+            Ok(client)
+        });
+        match relayed {
+            Ok(client) => {
+                self.client = Some(client);
+                transport.flush()
+            }
+            // A part of an answer cannot be taken back.
+            Err(SqlClientError::Connection(error)) if begun => Err(error),
+            Err(error) => {
+                let text = format!("the upstream {target:?} does not answer: {error}");
+                transport.fail(&SqlError::new(1105, text))
+            }
+        }
+    }
+}
+
+fn answer(
+    service: &Service,
+    transport: &mut Transport,
+    session: &mut Session,
+    upstream: &mut Upstream<'_>,
+    sql: &[u8],
+) -> io::Result<()> {
     let sources = Sources {
         settings: &service.config.settings,
         library: &service.library,
+        with_tls: service.config.tls.is_some(),
         consumers: &|| service.consumers.list(&service.library),
     };
-    match session.query(sql, &sources) {
+    match (session.query(sql, &sources), upstream.target) {
+        (Err(error), Some(target)) if error.code == NOT_ANSWERED => upstream.relay(target, sql, transport),
+        (answer, _) => send_answer(transport, answer),
+    }
+}
+
+fn send_answer(transport: &mut Transport, answer: Result<Answer, SqlError>) -> io::Result<()> {
+    match answer {
         Ok(Answer::Ok) => transport.send(&ok()),
         Ok(Answer::Rows(rows)) => {
             for payload in rows.to_payloads() {

@@ -44,9 +44,14 @@ pub struct Sources<'a> {
     pub settings: &'a Settings,
     /// The files.
     pub library: &'a Library,
+    /// Whether TLS is offered.
+    pub with_tls: bool,
     /// The connections, for `SHOW SLAVE HOSTS`.
     pub consumers: &'a dyn Fn() -> Vec<Consumer>,
 }
+
+/// The error of a statement that is none of the list.
+pub const NOT_ANSWERED: u16 = 1235;
 
 /// The answer to a statement.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -158,7 +163,7 @@ impl Session {
                 let text = format!(
                     "This is a binlog server, which answers only what replicas and binlog tools ask. It does not know: {shown}"
                 );
-                Err(SqlError { code: 1235, state: b"42000", text })
+                Err(SqlError { code: NOT_ANSWERED, state: b"42000", text })
             }
         }
     }
@@ -247,6 +252,7 @@ impl Session {
             ("collation_connection", "utf8mb4_general_ci"),
             ("collation_server", "utf8mb4_general_ci"),
             ("gtid_strict_mode", "ON"),
+            ("have_ssl", if from.with_tls { "YES" } else { "DISABLED" }),
             ("init_connect", ""),
             ("interactive_timeout", "28800"),
             ("log_bin", "ON"),

@@ -10,11 +10,11 @@ pub enum Statement {
     Select(Vec<(String, Expr)>),
     /// `SHOW VARIABLES`, with the pattern of `LIKE` or the value of `WHERE variable_name =`.
     ShowVariables(Option<String>),
-    /// `SHOW MASTER STATUS` or `SHOW BINLOG STATUS`.
+    /// `SHOW MASTER STATUS`, `SHOW BINLOG STATUS` or `SHOW BINARY LOG STATUS`.
     ShowMasterStatus,
     /// `SHOW BINARY LOGS` or `SHOW MASTER LOGS`.
     ShowBinaryLogs,
-    /// `SHOW SLAVE HOSTS` or `SHOW REPLICA HOSTS`.
+    /// `SHOW SLAVE HOSTS`, `SHOW REPLICA HOSTS` or `SHOW REPLICAS`.
     ShowReplicas,
     /// `SHOW WARNINGS`.
     ShowWarnings,
@@ -342,8 +342,14 @@ impl<'a> Parser<'a> {
         if self.word("warnings") {
             return Some(Statement::ShowWarnings);
         }
-        if self.word("binary") && self.word("logs") {
-            return Some(Statement::ShowBinaryLogs);
+        if self.word("binary") {
+            if self.word("logs") {
+                return Some(Statement::ShowBinaryLogs);
+            }
+            return (self.word("log") && self.word("status")).then_some(Statement::ShowMasterStatus);
+        }
+        if self.word("replicas") {
+            return Some(Statement::ShowReplicas);
         }
         if self.word("master") || self.word("binlog") {
             if self.word("status") {
@@ -466,7 +472,10 @@ mod tests {
         );
         assert_eq!(recognise(b" show  MASTER\n status "), Some(Statement::ShowMasterStatus));
         assert_eq!(recognise(b"SHOW BINARY LOGS"), Some(Statement::ShowBinaryLogs));
-        assert_eq!(recognise(b"SHOW SLAVE HOSTS"), Some(Statement::ShowReplicas));
+        assert_eq!(recognise(b"SHOW BINARY LOG STATUS"), Some(Statement::ShowMasterStatus));
+        for sql in ["SHOW SLAVE HOSTS", "show replica hosts", "SHOW REPLICAS"] {
+            assert_eq!(recognise(sql.as_bytes()), Some(Statement::ShowReplicas));
+        }
         assert_eq!(set("set names utf8mb4 collate utf8mb4_bin"), [Assignment::Ignored]);
         let list = select(
             "/* mysql-connector-java */ SELECT @@session.auto_increment_increment AS `inc`, 'a''b' x LIMIT 1",

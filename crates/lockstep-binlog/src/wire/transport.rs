@@ -1,4 +1,4 @@
-//! Packets over one socket. TLS belongs here, between the socket and the packets.
+//! Packets over one socket, with or without TLS.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,6 +8,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::packet::{Decoder, encode};
 use super::reply::SqlError;
+use super::tls::Session;
 
 /// Bytes to gather before a write.
 const GATHER: usize = 64 << 10;
@@ -17,6 +18,8 @@ const BUFFER_KEPT: usize = 1 << 20;
 /// One connection.
 pub(super) struct Transport {
     stream: TcpStream,
+    /// `None`: the bytes of the socket are packets.
+    tls: Option<Box<Session>>,
     decoder: Decoder,
     input: Box<[u8]>,
     out: Vec<u8>,
@@ -32,6 +35,7 @@ impl Transport {
         rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
         Ok(Transport {
             stream,
+            tls: None,
             decoder: Decoder::new(limit),
             input: vec![0; 4096].into_boxed_slice(),
             out: Vec::new(),
@@ -43,6 +47,63 @@ impl Transport {
         self.decoder.set_limit(limit);
     }
 
+    /// Begins to encrypt, and shakes hands.
+    pub(super) fn start_tls(&mut self, session: Session, timeout: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + timeout;
+        // The client need not wait between its request and its first bytes of TLS.
+        let rest = self.decoder.take_rest();
+        self.tls = Some(Box::new(session));
+        self.received(&rest)?;
+        while self.tls.as_ref().is_some_and(|tls| tls.is_handshaking()) {
+            if !self.receive(deadline)? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the connection is encrypted.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Hands received bytes on to the decoder.
+    fn received(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.tls {
+            None => self.decoder.push(bytes),
+            Some(tls) => tls.decrypt(bytes, &mut self.stream, &mut self.decoder)?,
+        }
+        Ok(())
+    }
+
+    /// Hands the first bytes of the input on.
+    fn take_input(&mut self, len: usize) -> io::Result<()> {
+        let input = std::mem::take(&mut self.input);
+        let taken = self.received(&input[..len]);
+        self.input = input;
+        taken
+    }
+
+    /// Waits until bytes arrive. False if the peer has closed the connection.
+    fn receive(&mut self, deadline: Instant) -> io::Result<bool> {
+        if self.tls.as_ref().is_some_and(|tls| tls.is_closed()) {
+            return Ok(false);
+        }
+        // A peer that sends single bytes gets no more time.
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        match self.stream.read(&mut self.input) {
+            Ok(0) => return Ok(false),
+            Ok(len) => self.take_input(len)?,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        Ok(true)
+    }
+
     /// Waits for a payload; `None` if the peer has closed the connection. The reply goes on from its number.
     pub(super) fn read(&mut self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
         let deadline = Instant::now() + timeout;
@@ -52,17 +113,8 @@ impl Transport {
                 self.sequence = answer;
                 return Ok(Some(payload));
             }
-            // A peer that sends single bytes gets no more time.
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.stream.set_read_timeout(Some(left))?;
-            match self.stream.read(&mut self.input) {
-                Ok(0) => return Ok(None),
-                Ok(len) => self.decoder.push(&self.input[..len]),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+            if !self.receive(deadline)? {
+                return Ok(None);
             }
         }
     }
@@ -76,9 +128,12 @@ impl Transport {
     pub(super) fn poll(&mut self) -> io::Result<Option<Vec<Vec<u8>>>> {
         let mut payloads = Vec::new();
         loop {
+            if self.tls.as_ref().is_some_and(|tls| tls.is_closed()) {
+                return Ok(None);
+            }
             match recv(&self.stream, &mut self.input[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Ok(None),
-                Ok((len, _)) => self.decoder.push(&self.input[..len]),
+                Ok((len, _)) => self.take_input(len)?,
                 Err(rustix::io::Errno::AGAIN) => return Ok(Some(payloads)),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
@@ -103,7 +158,10 @@ impl Transport {
 
     /// Sends all that is queued.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.stream.write_all(&self.out)?;
+        match &mut self.tls {
+            None => self.stream.write_all(&self.out)?,
+            Some(tls) => tls.write_all(&self.out, &mut self.stream)?,
+        }
         self.out.clear();
         if self.out.capacity() > BUFFER_KEPT {
             self.out.shrink_to(GATHER);
@@ -125,6 +183,13 @@ impl Transport {
     pub(super) fn send(&mut self, payload: &[u8]) -> io::Result<()> {
         self.queue(&[payload])?;
         self.flush()
+    }
+
+    /// Ends the connection in good order.
+    pub(super) fn close(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.close(&mut self.stream);
+        }
     }
 
     /// Sends an error.

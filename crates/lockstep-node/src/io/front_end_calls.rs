@@ -1,12 +1,15 @@
 //! The front end's functions that `ls-node` calls. They must not block.
 
 use crate::Metric;
-use crate::api::{EndServer, EventCall, FrontEndStats, NodeConfig, PolicyCall, ProgressCall, ServerEnd};
+use crate::api::{
+    EndServer, EventCall, FrontEndStats, FrontEndStatus, NodeConfig, PolicyCall, ProgressCall, ServerEnd,
+};
 use lockstep_core::Seqno;
 use lockstep_core::policy::Policy;
 
 pub(crate) struct FrontEndCalls {
     stats: Option<FrontEndStats>,
+    status: Option<FrontEndStatus>,
     progress: Option<ProgressCall>,
     event: Option<EventCall>,
     policy_changed: Option<PolicyCall>,
@@ -17,6 +20,7 @@ impl FrontEndCalls {
     pub(crate) fn new(config: &NodeConfig) -> FrontEndCalls {
         FrontEndCalls {
             stats: config.front_end_stats.clone(),
+            status: config.front_end_status.clone(),
             progress: config.progress.clone(),
             event: config.event.clone(),
             policy_changed: config.policy_changed.clone(),
@@ -27,6 +31,11 @@ impl FrontEndCalls {
     /// The front end's own numbers.
     pub(crate) fn stats(&self) -> Vec<Metric> {
         self.stats.as_ref().map_or_else(Vec::new, |call| call())
+    }
+
+    /// The front end's part of the status page.
+    pub(crate) fn status(&self) -> Option<serde_json::Value> {
+        self.status.as_ref().map(|call| call())
     }
 
     pub(crate) fn progress(&self, total: Seqno, done: Seqno) {

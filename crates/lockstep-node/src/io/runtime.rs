@@ -375,7 +375,9 @@ impl Runtime {
                 let token = self.callers.begin_position_query(conn);
                 return self.engine.query_committed_position(token);
             }
-            (Method::Get, "/status") => Page::status(&self.status()),
+            (Method::Get, "/status") => {
+                Page::status(&Status { front_end: self.calls.status(), ..self.status() })
+            }
             (Method::Get, "/metrics") => Page::metrics(&self.status(), &self.calls.stats()),
             _ => Page::text(404, "there are /status, /metrics and /agreed\n"),
         };

@@ -73,6 +73,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         status_address: None,
         logger: Arc::new(move |level, text| eprintln!("{own} {level:?}: {text}")),
         front_end_stats: None,
+        front_end_status: None,
         allowed: None,
         progress: None,
         event: None,

@@ -211,6 +211,7 @@ impl Provider {
                         process_exit::end_server(&provider.cx, why, reason);
                     }
                 })),
+                front_end_status: None,
                 front_end_stats: Some(Arc::new(move || {
                     stats.upgrade().map_or_else(Vec::new, |provider| stats::metrics(&provider.cx))
                 })),

@@ -123,7 +123,10 @@ pub(crate) fn reset(cx: &Context) {
 
 /// What the node serves beside its own numbers. Called on `ls-node`.
 pub(crate) fn metrics(cx: &Context) -> Vec<Metric> {
-    METRICS.iter().map(|&(name, kind, help, number)| Metric { name, kind, help, value: number(cx) }).collect()
+    METRICS
+        .iter()
+        .map(|&(name, kind, help, number)| Metric { name, kind, help, labels: Vec::new(), value: number(cx) })
+        .collect()
 }
 
 type Number = fn(&Context) -> f64;
@@ -269,8 +272,10 @@ mod tests {
 
     #[test]
     fn alerts_use_metrics_that_there_are() {
-        let front_end: Vec<Metric> =
-            METRICS.iter().map(|&(name, kind, help, _)| Metric { name, kind, help, value: 0.0 }).collect();
+        let front_end: Vec<Metric> = METRICS
+            .iter()
+            .map(|&(name, kind, help, _)| Metric { name, kind, help, labels: Vec::new(), value: 0.0 })
+            .collect();
         let page = Status::example().prometheus(&front_end);
         let served: Vec<&str> =
             page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
@@ -278,7 +283,8 @@ mod tests {
         let alerts = std::fs::read_to_string(path).unwrap();
         let mut used = 0;
         for expr in alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")) {
-            for name in words(expr, "lockstep_") {
+            // Binlog servers have metrics of their own, which their own test compares.
+            for name in words(expr, "lockstep_").filter(|name| !name.starts_with("lockstep_binlog_")) {
                 assert!(served.contains(&name), "docs/alerts.yml uses {name}, which no member serves");
                 used += 1;
             }

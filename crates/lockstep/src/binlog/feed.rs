@@ -3,6 +3,7 @@
 //! Files begin at fixed seqnos, every [`FILE_SEQNOS`], and where the one before has grown to [`FILE_BYTES`]: so every
 //! instance has the same files.
 
+use super::disk_space::{DiskSpace, FileError};
 use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
 use lockstep_binlog::stream::{Group, Item, Stream, server_id_of};
 use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState, Writer};
@@ -10,6 +11,7 @@ use lockstep_node::core::members::View;
 use lockstep_node::core::{EntryKind, Gtid, Seqno, Uuid};
 use lockstep_node::{Delivery, Ordered, StatementResult, ViewInfo, ViewStatus};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A file begins after each multiple of this.
@@ -56,7 +58,7 @@ impl SavedPosition {
     }
 
     /// Saves the position, durably.
-    fn save(&self, position: Gtid) -> Result<(), String> {
+    fn save(&self, position: Gtid) -> Result<(), FileError> {
         let next = self.path.with_extension("new");
         let write = || -> std::io::Result<()> {
             std::fs::write(&next, format!("{}:{}\n", position.uuid, position.seqno))?;
@@ -64,7 +66,7 @@ impl SavedPosition {
             std::fs::rename(&next, &self.path)?;
             std::fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
-        write().map_err(|error| format!("{} cannot be written: {error}", self.path.display()))
+        write().map_err(|error| FileError::io(format!("{} cannot be written", self.path.display()), &error))
     }
 }
 
@@ -72,6 +74,7 @@ impl SavedPosition {
 pub(super) struct Feed {
     writer: Writer,
     saved: SavedPosition,
+    space: Arc<DiskSpace>,
     domain: u32,
     /// `None` until the node has said where the deliveries begin.
     stream: Option<Stream>,
@@ -87,10 +90,11 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    pub(super) fn new(writer: Writer, saved: SavedPosition, domain: u32) -> Feed {
+    pub(super) fn new(writer: Writer, saved: SavedPosition, space: Arc<DiskSpace>, domain: u32) -> Feed {
         Feed {
             writer,
             saved,
+            space,
             domain,
             stream: None,
             history: Uuid::NIL,
@@ -242,17 +246,17 @@ impl Feed {
             checksum: Checksum::Crc32,
         };
         let stamp = Stamp { timestamp, server_id };
-        let opened = match self.writer.end() {
-            None => self.writer.begin(next, &format, &before),
-            Some(_) => self.writer.cut(next, stamp, &format, &before).map(|_| ()),
-        };
-        opened.map_err(|e| e.to_string())
+        let writer = &mut self.writer;
+        self.space.retry(|| match writer.end() {
+            None => writer.begin(next, &format, &before),
+            Some(_) => writer.cut(next, stamp, &format, &before).map(|_| ()),
+        })
     }
 
     /// Writes what is buffered, so that consumers see it.
     fn flush(&mut self) -> Result<(), String> {
         if !self.buffer.is_empty() {
-            self.writer.append(&self.buffer).map_err(|e| e.to_string())?;
+            self.space.retry(|| self.writer.append(&self.buffer))?;
             self.buffer.clear();
         }
         Ok(())
@@ -293,8 +297,8 @@ impl Feed {
         if seqno == self.saved_seqno {
             return Ok(None);
         }
-        self.writer.sync().map_err(|e| e.to_string())?;
-        self.saved.save(Gtid { uuid: self.history, seqno })?;
+        self.space.retry(|| self.writer.sync())?;
+        self.space.retry(|| self.saved.save(Gtid { uuid: self.history, seqno }))?;
         self.saved_seqno = seqno;
         Ok(Some(seqno))
     }

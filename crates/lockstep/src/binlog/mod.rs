@@ -1,9 +1,15 @@
 //! `lockstep binlog`: the cluster's transactions as one MariaDB binlog, from a member without a database.
 
+mod disk_space;
 mod feed;
+mod options;
+mod report;
+mod retention;
 mod serve;
+mod upstream;
 
-pub(crate) use serve::ServeArgs;
+pub(crate) use options::ServeArgs;
+pub(crate) use report::{BinlogStatus, ConsumerStatus};
 
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
@@ -17,11 +23,20 @@ pub(crate) struct BinlogArgs {
 #[derive(Subcommand, Debug)]
 enum BinlogCommand {
     /// Serve MariaDB replicas and tools that read a binlog. Runs in the foreground until SIGTERM.
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
+}
+
+#[cfg(test)]
+impl BinlogArgs {
+    pub(crate) fn serve_args(self) -> ServeArgs {
+        match self.command {
+            BinlogCommand::Serve(args) => *args,
+        }
+    }
 }
 
 pub(crate) fn run(args: BinlogArgs) -> Result<ExitCode, String> {
     match args.command {
-        BinlogCommand::Serve(args) => serve::run(args),
+        BinlogCommand::Serve(args) => serve::run(*args),
     }
 }
