@@ -51,6 +51,11 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
+    /// The next byte, which stays.
+    pub fn peek(&self) -> Option<u8> {
+        self.0.first().copied()
+    }
+
     /// One byte.
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
         self.array::<1>().map(|[byte]| byte)

@@ -11,9 +11,12 @@ use crate::ingest::{Chunk, FileName, Follower, Place};
 use crate::library::Library;
 use crate::wire::accounts::Accounts;
 use crate::wire::command::{Ack, Command, tests as commands};
-use crate::wire::handshake::{HandshakeReply, is_tls_request, tests as handshakes};
+use crate::wire::handshake::{
+    Greeting, HandshakeReply, Scramble, greeting, is_tls_request, tests as handshakes,
+};
 use crate::wire::packet::{Decoder, encode};
 use crate::wire::session::{Answer, Session, Settings, Sources};
+use crate::wire::sql_client::parse_row;
 use crate::wire::statement::{like, recognise};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
@@ -158,13 +161,20 @@ fn handshakes_and_commands() {
         if let Ok(Command::Dump(dump)) = &command {
             assert!(dump.file.len() < 512);
         }
-        outcome(&(reply, command, Ack::parse(input)))
+        let greeting = Greeting::parse(input);
+        let row = parse_row(input);
+        if let Ok(row) = &row {
+            assert!(row.len() <= input.len());
+        }
+        outcome(&(reply, command, Ack::parse(input), greeting, row))
     };
     let seeds = vec![
         handshakes::reply("repl", &[7; 20]),
         commands::register(),
         commands::dump("bin.000001", 4, 2, 9),
         commands::ack("bin.000001", 400),
+        greeting("10.11.0-MariaDB", 7, &Scramble([b'a'; 20]), true),
+        b"\x04copy\x01%\xfb\xfc\x02\x00ab".to_vec(),
     ];
     Target::new("command", DIR, seeds, &test).run();
 }

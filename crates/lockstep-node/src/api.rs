@@ -147,7 +147,7 @@ pub struct NodeConfig {
     pub status_address: Option<String>,
     /// Receives the log's lines.
     pub logger: Logger,
-    /// Numbers of the front end that are served with the node's (called on `ls-node`: only reads atomics).
+    /// Numbers of the front end that are served with the node's (called on `ls-node`: takes no lock for long).
     pub front_end_stats: Option<FrontEndStats>,
     /// The front end's part of the status page (called on `ls-node`: takes no lock for long).
     pub front_end_status: Option<FrontEndStatus>,

@@ -198,6 +198,8 @@ fn policy_metrics_are_documented() {
     let named: Vec<String> = named.filter(|n| !n.is_empty() && *n != ", ").map(str::to_owned).collect();
     let named =
         named.iter().map(|n| if n.starts_with("lockstep_") { n.clone() } else { format!("lockstep_{n}") });
+    // A binlog server's own test compares its metrics with the page.
+    let named = named.filter(|name| !name.starts_with("lockstep_binlog_"));
     let strange: Vec<String> = named.filter(|name| !samples.contains(&name.as_str())).collect();
     assert!(strange.is_empty(), "/metrics has no {strange:?}");
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::codec::DecodeError;
 use crate::gtid::{Gtid, ReplicaState, StreamState};
 
-/// What a replica needs if the stream no longer has its next event.
+/// The way out for a replica whose next event was removed.
 const COPY: &str = "give the replica a new copy of the data, and start it from the copy's position";
 
 /// A failure of the files or of a call.

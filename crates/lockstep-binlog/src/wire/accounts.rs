@@ -6,13 +6,14 @@
 //! debezium secret
 //! ```
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::handshake::{HASH_LEN, Scramble, is_proof, password_hash};
+use super::statement::like;
 
 /// A file of accounts that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,16 +27,105 @@ impl fmt::Display for AccountsError {
 
 impl std::error::Error for AccountsError {}
 
-/// Accounts and the hashes of their passwords. Clones refer to the same ones, so that they can be replaced while a server
-/// uses them.
+/// An account.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Its name.
+    pub user: String,
+    /// Where it may come from.
+    pub host: HostPattern,
+    /// The hash of its password.
+    pub hash: [u8; HASH_LEN],
+    /// Whether it may sign in with TLS only.
+    pub needs_tls: bool,
+}
+
+impl fmt::Debug for Account {
+    /// Without the hash: it suffices to sign in.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}'@{:?}", self.user, self.host)
+    }
+}
+
+/// The addresses that an account may come from, as in `CREATE USER`: an address, a pattern with `%` and `_`, or a network
+/// with its mask. Names of hosts are not looked up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostPattern(Pattern);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Pattern {
+    Address(IpAddr),
+    Network(Ipv4Addr, Ipv4Addr),
+    Like(String),
+}
+
+impl HostPattern {
+    /// Every address.
+    pub fn any() -> HostPattern {
+        HostPattern(Pattern::Like("%".into()))
+    }
+
+    /// Parses a host of `CREATE USER`; `None` for the name of a host.
+    pub fn parse(text: &str) -> Option<HostPattern> {
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Some(HostPattern(Pattern::Address(address.to_canonical())));
+        }
+        if let Some((network, mask)) = text.split_once('/') {
+            return Some(HostPattern(Pattern::Network(network.parse().ok()?, mask.parse().ok()?)));
+        }
+        // A pattern of names, such as `%.example.org`, matches no address.
+        let of_addresses = text.chars().all(|c| c.is_ascii_hexdigit() || "%_.:".contains(c));
+        let has_wildcard = text.contains(['%', '_']);
+        match text {
+            "" => Some(HostPattern::any()),
+            text if of_addresses && has_wildcard => Some(HostPattern(Pattern::Like(text.to_owned()))),
+            _ => None,
+        }
+    }
+
+    fn matches(&self, address: IpAddr) -> bool {
+        match (&self.0, address.to_canonical()) {
+            (Pattern::Address(own), address) => *own == address,
+            (Pattern::Network(network, mask), IpAddr::V4(address)) => address & *mask == *network,
+            (Pattern::Network(..), IpAddr::V6(_)) => false,
+            (Pattern::Like(pattern), address) => like(&address.to_string(), pattern),
+        }
+    }
+
+    /// The more special pattern has the larger value, as MariaDB orders them: an address, a network, then by the
+    /// characters before the first wildcard.
+    fn rank(&self) -> (u8, usize) {
+        match &self.0 {
+            Pattern::Address(_) => (2, 0),
+            Pattern::Network(_, mask) => (1, mask.to_bits().count_ones() as usize),
+            Pattern::Like(pattern) => (0, pattern.find(['%', '_']).unwrap_or(pattern.len())),
+        }
+    }
+}
+
+/// Accounts of a file and of another server. Clones refer to the same ones, so that they can be replaced while a server uses
+/// them.
 #[derive(Clone, Default)]
-pub struct Accounts(Arc<RwLock<BTreeMap<String, [u8; HASH_LEN]>>>);
+pub struct Accounts(Arc<RwLock<Sources>>);
+
+#[derive(Clone, Default)]
+struct Sources {
+    file: Vec<Account>,
+    upstream: Vec<Account>,
+}
 
 impl fmt::Debug for Accounts {
-    /// Without the hashes: they suffice to sign in.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.read_lock().keys()).finish()
+        let all = self.read_lock();
+        f.debug_set().entries(all.file.iter().chain(&all.upstream)).finish()
     }
+}
+
+/// A proof that was right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// Whether the account may sign in with TLS only.
+    pub needs_tls: bool,
 }
 
 impl Accounts {
@@ -44,16 +134,7 @@ impl Accounts {
     /// # Errors
     /// [`AccountsError`] with the file, and the line if one is wrong.
     pub fn read(path: &Path) -> Result<Accounts, AccountsError> {
-        let failed =
-            |what: &str, e: std::io::Error| AccountsError(format!("cannot {what} {}: {e}", path.display()));
-        let metadata = std::fs::metadata(path).map_err(|e| failed("read", e))?;
-        if metadata.permissions().mode() & 0o007 != 0 {
-            return Err(AccountsError(format!(
-                "{} has passwords, and other users of this machine have access to it: chmod o= {0}",
-                path.display()
-            )));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| failed("read", e))?;
+        let text = read_private(path)?;
         Accounts::parse(&text)
             .map_err(|AccountsError(why)| AccountsError(format!("{}: {why}", path.display())))
     }
@@ -63,7 +144,7 @@ impl Accounts {
     /// # Errors
     /// [`AccountsError`] with the line that is wrong.
     pub fn parse(text: &str) -> Result<Accounts, AccountsError> {
-        let mut accounts = BTreeMap::new();
+        let mut accounts = Vec::<Account>::new();
         for (at, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -79,33 +160,84 @@ impl Accounts {
                     .ok_or_else(|| wrong("the password's hash has other characters than 0-9 and A-F"))?,
                 _ => password_hash(password.as_bytes()),
             };
-            if accounts.insert(user.to_owned(), hash).is_some() {
+            if accounts.iter().any(|account| account.user == user) {
                 return Err(wrong(&format!("user {user} appears twice")));
             }
+            accounts.push(Account {
+                user: user.to_owned(),
+                host: HostPattern::any(),
+                hash,
+                needs_tls: false,
+            });
         }
-        Ok(Accounts(Arc::new(RwLock::new(accounts))))
+        Ok(Accounts(Arc::new(RwLock::new(Sources { file: accounts, upstream: Vec::new() }))))
     }
 
-    fn read_lock(&self) -> RwLockReadGuard<'_, BTreeMap<String, [u8; HASH_LEN]>> {
+    fn read_lock(&self) -> RwLockReadGuard<'_, Sources> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the accounts of `other` in place of these. Connections that have signed in stay.
+    /// Takes the file's accounts of `other` in place of these. Connections that have signed in stay.
     pub fn replace_with(&self, other: &Accounts) {
-        let new = other.read_lock().clone();
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = new;
+        let new = other.read_lock().file.clone();
+        self.0.write().unwrap_or_else(PoisonError::into_inner).file = new;
     }
 
-    /// Whether this proof shows the user's password.
-    pub fn accepts(&self, user: &str, proof: &[u8], scramble: &Scramble) -> bool {
+    /// Takes these accounts of another server in place of those before.
+    pub fn set_upstream(&self, accounts: Vec<Account>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).upstream = accounts;
+    }
+
+    /// Whether this proof shows the user's password. Of several accounts of that name, the one with the most special host
+    /// counts; one of the file before others.
+    pub fn check(&self, user: &str, from: IpAddr, proof: &[u8], scramble: &Scramble) -> Option<Accepted> {
+        let all = self.read_lock();
+        let of_user = |account: &&Account| account.user == user && account.host.matches(from);
+        let account = all.file.iter().find(of_user);
+        let account = account.or_else(|| all.upstream.iter().filter(of_user).max_by_key(|a| a.host.rank()));
         // An unknown user takes as long as a wrong password.
         let nobody = [0; HASH_LEN];
-        let hash = self.read_lock().get(user).copied();
-        is_proof(proof, scramble, &hash.unwrap_or(nobody)) && hash.is_some()
+        let right = is_proof(proof, scramble, account.map_or(&nobody, |account| &account.hash));
+        account.filter(|_| right).map(|account| Accepted { needs_tls: account.needs_tls })
     }
 }
 
-fn parse_hash(hex: &str) -> Option<[u8; HASH_LEN]> {
+/// Reads the file of one account: its name, a blank, and its password. Only its owner and group may have access.
+///
+/// # Errors
+/// [`AccountsError`] with the file.
+pub fn read_login(path: &Path) -> Result<(String, String), AccountsError> {
+    let text = read_private(path)?;
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let login = lines.next().and_then(|line| line.split_once(char::is_whitespace));
+    match (login, lines.next()) {
+        (Some((user, password)), None) => Ok((user.to_owned(), password.trim_start().to_owned())),
+        _ => Err(AccountsError(format!(
+            "{} must have one line: a name, a blank, and a password",
+            path.display()
+        ))),
+    }
+}
+
+/// The text of a file with passwords.
+fn read_private(path: &Path) -> Result<String, AccountsError> {
+    let failed =
+        |what: &str, e: std::io::Error| AccountsError(format!("cannot {what} {}: {e}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(|e| failed("read", e))?;
+    if metadata.permissions().mode() & 0o007 != 0 {
+        return Err(AccountsError(format!(
+            "{} has passwords, and other users of this machine have access to it: chmod o= {0}",
+            path.display()
+        )));
+    }
+    std::fs::read_to_string(path).map_err(|e| failed("read", e))
+}
+
+/// The hash of a password, in hexadecimal without the asterisk.
+pub fn parse_hash(hex: &str) -> Option<[u8; HASH_LEN]> {
+    if hex.len() != 2 * HASH_LEN {
+        return None;
+    }
     let mut out = [0; HASH_LEN];
     for (at, byte) in out.iter_mut().enumerate() {
         let digits =
@@ -120,17 +252,23 @@ mod tests {
     use super::super::handshake::proof;
     use super::*;
 
+    const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn accepts(accounts: &Accounts, user: &str, proof: &[u8], scramble: &Scramble) -> bool {
+        accounts.check(user, HOME, proof, scramble).is_some()
+    }
+
     #[test]
     fn hash_and_plain_password_accept_the_same_proof() {
         let text = "# accounts\nrepl *14E65567ABDB5135D0CFD9A70B3032C179A49EE7\n\nother  secret\n";
         let accounts = Accounts::parse(text).unwrap();
         let scramble = Scramble::random().unwrap();
         let right = proof(b"secret", &scramble);
-        assert!(accounts.accepts("repl", &right, &scramble));
-        assert!(accounts.accepts("other", &right, &scramble));
-        assert!(!accounts.accepts("nobody", &right, &scramble));
-        assert!(!accounts.accepts("repl", &proof(b"wrong", &scramble), &scramble));
-        assert!(!accounts.accepts("repl", b"", &scramble));
+        assert!(accepts(&accounts, "repl", &right, &scramble));
+        assert!(accepts(&accounts, "other", &right, &scramble));
+        assert!(!accepts(&accounts, "nobody", &right, &scramble));
+        assert!(!accepts(&accounts, "repl", &proof(b"wrong", &scramble), &scramble));
+        assert!(!accepts(&accounts, "repl", b"", &scramble));
     }
 
     #[test]
@@ -140,7 +278,7 @@ mod tests {
         accounts.replace_with(&Accounts::parse("new secret").unwrap());
         let scramble = Scramble::random().unwrap();
         let proof = proof(b"secret", &scramble);
-        assert!(clone.accepts("new", &proof, &scramble) && !clone.accepts("old", &proof, &scramble));
+        assert!(accepts(&clone, "new", &proof, &scramble) && !accepts(&clone, "old", &proof, &scramble));
     }
 
     #[test]
@@ -162,6 +300,49 @@ mod tests {
         assert!(Accounts::read(&path).is_err());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         assert!(Accounts::read(&path).is_ok());
+        assert_eq!(read_login(&path), Ok(("repl".into(), "secret".into())));
+        std::fs::write(&path, "repl secret\nother secret\n").unwrap();
+        assert!(read_login(&path).is_err());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn most_special_host_counts() {
+        let account = |host: &str, password: &str, needs_tls| Account {
+            user: "copy".into(),
+            host: HostPattern::parse(host).unwrap(),
+            hash: password_hash(password.as_bytes()),
+            needs_tls,
+        };
+        let accounts = Accounts::default();
+        accounts.set_upstream(vec![
+            account("%", "any", false),
+            account("10.0.0.%", "near", true),
+            account("10.1.0.0/255.255.0.0", "network", false),
+            account("10.0.0.7", "one", false),
+            account("2001:db8::%", "six", false),
+        ]);
+        let scramble = Scramble::random().unwrap();
+        for (from, password, needs_tls) in [
+            ("192.168.1.1", "any", false),
+            ("10.0.0.9", "near", true),
+            ("10.1.7.7", "network", false),
+            ("10.0.0.7", "one", false),
+            ("::ffff:10.0.0.7", "one", false),
+            ("2001:db8::5", "six", false),
+        ] {
+            for other in ["any", "near", "network", "one", "six"] {
+                let proof = proof(other.as_bytes(), &scramble);
+                let expected = (other == password).then_some(Accepted { needs_tls });
+                assert_eq!(
+                    accounts.check("copy", from.parse().unwrap(), &proof, &scramble),
+                    expected,
+                    "{from} {other}"
+                );
+            }
+        }
+        assert_eq!(HostPattern::parse("db7.example.org"), None);
+        assert_eq!(HostPattern::parse("%.example.org"), None);
+        assert_eq!(HostPattern::parse("localhost"), None);
     }
 }

@@ -67,8 +67,8 @@ impl Consumer {
 }
 
 impl StreamProgress {
-    /// A bound of the age of what is not sent yet. It came after the last event sent, and after the last time when
-    /// nothing was left to send.
+    /// A bound of the age of the oldest event that was not sent. That event is younger than the last event sent, and than
+    /// the last moment at which nothing was left to send.
     fn age_of_unsent(&self) -> Option<f64> {
         if self.behind == 0 {
             return Some(0.0);
@@ -154,7 +154,7 @@ impl Consumers {
         let closed = Arc::new(AtomicBool::new(false));
         table.entries.insert(id, Entry { consumer, socket, closed: closed.clone() });
         drop(table);
-        Ok(Some(Registered { consumers: self.clone(), id, closed }))
+        Ok(Some(Registered { consumers: self.clone(), id, address, closed }))
     }
 
     /// Closes all connections.
@@ -168,10 +168,16 @@ impl Consumers {
 pub(super) struct Registered {
     consumers: Consumers,
     id: u64,
+    address: SocketAddr,
     closed: Arc<AtomicBool>,
 }
 
 impl Registered {
+    /// The client's address.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(super) fn id(&self) -> u64 {
         self.id
     }

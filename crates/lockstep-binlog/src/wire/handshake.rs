@@ -89,6 +89,56 @@ pub fn greeting(version: &str, connection_id: u32, scramble: &Scramble, with_tls
     out
 }
 
+/// Another server's first packet, as far as a client needs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Greeting {
+    /// The server's capabilities.
+    pub capabilities: u32,
+    /// Its challenge.
+    pub scramble: Scramble,
+}
+
+impl Greeting {
+    /// Parses the payload.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it is no greeting, or one of protocols before 4.1.
+    pub fn parse(payload: &[u8]) -> Result<Greeting, DecodeError> {
+        let mut r = Reader::new(payload);
+        if r.u8()? != 10 {
+            return Err(DecodeError::Invalid("version of the protocol"));
+        }
+        r.until_nul()?;
+        r.u32()?;
+        let mut scramble = [0; HASH_LEN];
+        scramble[..8].copy_from_slice(r.take(8)?);
+        r.u8()?;
+        let low = r.u16()?;
+        let (_charset, _status) = (r.u8()?, r.u16()?);
+        let capabilities = u32::from(low) | u32::from(r.u16()?) << 16;
+        r.take(11)?;
+        scramble[8..].copy_from_slice(r.take(12)?);
+        Ok(Greeting { capabilities, scramble: Scramble(scramble) })
+    }
+}
+
+/// A client's reply to a greeting: with account and proof, or only its begin, which asks for TLS.
+pub fn client_reply(capabilities: u32, account: Option<(&str, &[u8; HASH_LEN])>) -> Vec<u8> {
+    let mut out = capabilities.to_le_bytes().to_vec();
+    out.extend_from_slice(&(1_u32 << 24).to_le_bytes());
+    out.push(CHARSET);
+    out.extend_from_slice(&[0; 23]);
+    if let Some((user, proof)) = account {
+        out.extend(user.bytes().filter(|byte| *byte != 0));
+        out.push(0);
+        out.push(HASH_LEN as u8);
+        out.extend_from_slice(proof);
+        out.extend_from_slice(METHOD);
+        out.push(0);
+    }
+    out
+}
+
 /// Whether this payload asks for TLS: the begin of a reply, without the account.
 pub fn is_tls_request(payload: &[u8]) -> bool {
     payload.len() == TLS_REQUEST_LEN
@@ -237,6 +287,22 @@ pub(crate) mod tests {
         }
         let other = HandshakeReply { method: Some(b"caching_sha2_password".to_vec()), ..parsed };
         assert!(other.needs_switch());
+    }
+
+    #[test]
+    fn greeting_and_clients_reply_round_trip() {
+        let scramble = Scramble::random().unwrap();
+        let bytes = greeting("10.11.0-MariaDB", 7, &scramble, true);
+        let parsed = Greeting::parse(&bytes).unwrap();
+        assert_eq!((parsed.scramble, parsed.capabilities), (scramble, OFFERED | cap::SSL));
+        for cut in 0..bytes.len() - METHOD.len() - 2 {
+            assert!(Greeting::parse(&bytes[..cut]).is_err(), "{cut}");
+        }
+        let capabilities = cap::PROTOCOL_41 | cap::SECURE_CONNECTION | cap::PLUGIN_AUTH;
+        let shown = proof(b"secret", &scramble);
+        let reply = HandshakeReply::parse(&client_reply(capabilities, Some(("copy", &shown)))).unwrap();
+        assert_eq!((reply.user.as_str(), reply.proof.as_slice()), ("copy", shown.as_slice()));
+        assert!(is_tls_request(&client_reply(capabilities | cap::SSL, None)));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | [`accounts`] | the accounts that may sign in |
 //! | [`consumers`] | the connections, and how far each consumer is |
 //! | [`server`] | listens; one thread for each connection |
+//! | [`sql_client`] | a client of another server, for its accounts and for statements |
 //! | [`tls`] | certificate and key, and a connection's encryption |
 //!
 //! `transport` puts packets and encryption together over one socket.
@@ -25,6 +26,7 @@ pub mod packet;
 pub mod reply;
 pub mod server;
 pub mod session;
+pub mod sql_client;
 pub mod statement;
 pub mod tls;
 mod transport;

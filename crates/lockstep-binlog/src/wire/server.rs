@@ -14,7 +14,8 @@ use super::consumers::{Consumer, Consumers, Registered};
 use super::dump::{self, Limits, Source};
 use super::handshake::{HandshakeReply, Scramble, greeting, is_tls_request, switch_request};
 use super::reply::{SqlError, ok};
-use super::session::{Answer, Session, Settings, Sources};
+use super::session::{Answer, NOT_ANSWERED, Session, Settings, Sources};
+use super::sql_client::{SqlClient, SqlClientError, Target};
 use super::tls::TlsAcceptor;
 use super::transport::Transport;
 use crate::library::Library;
@@ -39,6 +40,8 @@ pub struct ServerConfig {
     pub tls: Option<Arc<TlsAcceptor>>,
     /// Whether a connection without TLS is refused.
     pub require_tls: bool,
+    /// The server and the account for statements that are not answered here; `None`: they are refused.
+    pub upstream: Option<Target>,
     /// Connections at the same time; another one is refused with error 1040.
     pub max_connections: usize,
     /// How long a client may take to sign in.
@@ -60,6 +63,7 @@ impl ServerConfig {
             accounts,
             tls: None,
             require_tls: false,
+            upstream: None,
             max_connections: 512,
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(600),
@@ -198,6 +202,7 @@ fn serve(service: &Service, transport: &mut Transport, registered: &Registered) 
     }
     transport.set_limit(COMMAND_MAX);
     let mut session = Session::new(registered.id());
+    let mut upstream = Upstream { target: service.config.upstream.as_ref(), client: None };
     loop {
         let payload = match transport.read(service.config.idle_timeout) {
             Ok(Some(payload)) => payload,
@@ -210,7 +215,7 @@ fn serve(service: &Service, transport: &mut Transport, registered: &Registered) 
         match Command::parse(&payload) {
             Ok(Command::Quit) => return Ok(()),
             Ok(Command::Ping) => transport.send(&ok())?,
-            Ok(Command::Query(sql)) => answer(service, transport, &mut session, &sql)?,
+            Ok(Command::Query(sql)) => answer(service, transport, &mut session, &mut upstream, &sql)?,
             Ok(Command::Register(register)) => match check_id(service, &register) {
                 Ok(()) => {
                     registered.update(|consumer| consumer.register = Some(register));
@@ -288,15 +293,16 @@ fn sign_in(service: &Service, transport: &mut Transport, registered: &Registered
         let Some(payload) = transport.read(*handshake_timeout)? else { return Ok(false) };
         proof = payload;
     }
-    if !accounts.accepts(&reply.user, &proof, &scramble) {
+    let accepted = accounts.check(&reply.user, registered.address().ip(), &proof, &scramble);
+    let Some(accepted) = accepted else {
         let given = if proof.is_empty() { "NO" } else { "YES" };
         let text = format!("Access denied for user '{}' (using password: {given})", reply.user);
         transport.fail(&SqlError { code: 1045, state: b"28000", text })?;
         return Ok(false);
-    }
-    if *require_tls && !transport.is_encrypted() {
+    };
+    if (*require_tls || accepted.needs_tls) && !transport.is_encrypted() {
         let text = format!(
-            "Access denied for user '{}': this server accepts connections with TLS only (for a replica: MASTER_SSL=1)",
+            "Access denied for user '{}': this server or account accepts connections with TLS only (a replica: MASTER_SSL=1)",
             reply.user
         );
         transport.fail(&SqlError { code: 1045, state: b"28000", text })?;
@@ -307,14 +313,63 @@ fn sign_in(service: &Service, transport: &mut Transport, registered: &Registered
     Ok(true)
 }
 
-fn answer(service: &Service, transport: &mut Transport, session: &mut Session, sql: &[u8]) -> io::Result<()> {
+/// A consumer's connection to the upstream, made for its first statement.
+struct Upstream<'a> {
+    target: Option<&'a Target>,
+    client: Option<SqlClient>,
+}
+
+impl Upstream<'_> {
+    /// Passes a statement on, and its answer back.
+    fn relay(&mut self, target: &Target, sql: &[u8], transport: &mut Transport) -> io::Result<()> {
+        let client = match self.client.take() {
+            Some(client) => Ok(client),
+            None => SqlClient::connect(target),
+        };
+        let mut begun = false;
+        let relayed = client.and_then(|mut client| {
+            client.relay(sql, |payload| {
+                begun = true;
+                transport.queue(&[payload]).map(drop)
+            })?;
+            Ok(client)
+        });
+        match relayed {
+            Ok(client) => {
+                self.client = Some(client);
+                transport.flush()
+            }
+            // A part of an answer cannot be taken back.
+            Err(SqlClientError::Connection(error)) if begun => Err(error),
+            Err(error) => {
+                let text = format!("the upstream {target:?} does not answer: {error}");
+                transport.fail(&SqlError::new(1105, text))
+            }
+        }
+    }
+}
+
+fn answer(
+    service: &Service,
+    transport: &mut Transport,
+    session: &mut Session,
+    upstream: &mut Upstream<'_>,
+    sql: &[u8],
+) -> io::Result<()> {
     let sources = Sources {
         settings: &service.config.settings,
         library: &service.library,
         with_tls: service.config.tls.is_some(),
         consumers: &|| service.consumers.list(&service.library),
     };
-    match session.query(sql, &sources) {
+    match (session.query(sql, &sources), upstream.target) {
+        (Err(error), Some(target)) if error.code == NOT_ANSWERED => upstream.relay(target, sql, transport),
+        (answer, _) => send_answer(transport, answer),
+    }
+}
+
+fn send_answer(transport: &mut Transport, answer: Result<Answer, SqlError>) -> io::Result<()> {
+    match answer {
         Ok(Answer::Ok) => transport.send(&ok()),
         Ok(Answer::Rows(rows)) => {
             for payload in rows.to_payloads() {

@@ -50,6 +50,9 @@ pub struct Sources<'a> {
     pub consumers: &'a dyn Fn() -> Vec<Consumer>,
 }
 
+/// The error of a statement that is none of the list.
+pub const NOT_ANSWERED: u16 = 1235;
+
 /// The answer to a statement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
@@ -160,7 +163,7 @@ impl Session {
                 let text = format!(
                     "This is a binlog server, which answers only what replicas and binlog tools ask. It does not know: {shown}"
                 );
-                Err(SqlError { code: 1235, state: b"42000", text })
+                Err(SqlError { code: NOT_ANSWERED, state: b"42000", text })
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod client;
 mod tls;
+mod upstream;
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -199,7 +200,7 @@ fn slow_consumer_is_dropped_by_name_and_stops_nobody() {
         code == 1236 && text.contains("was removed") && text.contains("new copy of the data"),
         "{code} {text}"
     );
-    // It connects again with what it has.
+    // The consumer connects again, from its first transaction on.
     let mut again = Client::connect(lab.server.address()).unwrap();
     again.dump("1-10-1", 7, true).unwrap();
     let (code, text) = again.event().unwrap_err();

@@ -12,14 +12,14 @@ use crate::Lab;
 use crate::client::Client;
 
 /// An authority with the files of a server; they go away with the test.
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
     folder: PathBuf,
 }
 
 impl Authority {
-    fn new(name: &str) -> Authority {
+    pub(crate) fn new(name: &str) -> Authority {
         let folder = std::env::temp_dir().join(format!("lockstep-tls-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let key = KeyPair::generate().unwrap();
@@ -38,7 +38,7 @@ impl Authority {
     }
 
     /// Writes the server's files.
-    fn write(&self) -> TlsFiles {
+    pub(crate) fn write(&self) -> TlsFiles {
         let (certificate, key) = self.sign();
         let files = TlsFiles { cert: self.path("cert.pem"), key: self.path("key.pem"), ca: None };
         std::fs::write(&files.cert, certificate.pem()).unwrap();
@@ -46,7 +46,7 @@ impl Authority {
         files
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         Path::new(&self.folder).join(name)
     }
 

@@ -283,7 +283,8 @@ mod tests {
         let alerts = std::fs::read_to_string(path).unwrap();
         let mut used = 0;
         for expr in alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")) {
-            for name in words(expr, "lockstep_") {
+            // Binlog servers have metrics of their own, which their own test compares.
+            for name in words(expr, "lockstep_").filter(|name| !name.starts_with("lockstep_binlog_")) {
                 assert!(served.contains(&name), "docs/alerts.yml uses {name}, which no member serves");
                 used += 1;
             }

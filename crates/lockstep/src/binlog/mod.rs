@@ -7,6 +7,7 @@ mod options;
 mod report;
 mod retention;
 mod serve;
+mod upstream;
 
 pub(crate) use ingest::IngestStatus;
 pub(crate) use options::ServeArgs;

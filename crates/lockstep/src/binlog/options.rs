@@ -40,6 +40,18 @@ pub(crate) struct ServeArgs {
     /// A file with one account a line: a name, a blank, and a password. Nobody else may read it. SIGHUP reloads it.
     #[arg(long, value_name = "FILE")]
     accounts: Option<PathBuf>,
+    /// A member's server, HOST:PORT. Its accounts with REPLICATION SLAVE and a password of mysql_native_password may sign in.
+    #[arg(long, value_name = "HOST:PORT")]
+    upstream: Option<String>,
+    /// A file with the name and the password of an account that may read mysql.global_priv on the upstream.
+    #[arg(long, value_name = "FILE")]
+    upstream_account: Option<PathBuf>,
+    /// A file with another account of the upstream: it executes consumers' statements that are not about the binlog.
+    #[arg(long, value_name = "FILE")]
+    upstream_sql_account: Option<PathBuf>,
+    /// The authority of the upstream's certificate, in PEM: connect with TLS.
+    #[arg(long, value_name = "FILE")]
+    upstream_ssl_ca: Option<PathBuf>,
     /// The domain of the GTIDs: the same on every instance [default: 1].
     #[arg(long, value_name = "NUMBER")]
     gtid_domain_id: Option<u32>,
@@ -72,12 +84,24 @@ pub(crate) struct ServeArgs {
     cfg: Option<PathBuf>,
 }
 
+/// A member's server, for accounts and statements.
+#[derive(Debug)]
+pub(super) struct UpstreamConfig {
+    pub(super) address: String,
+    /// The file of the account that reads accounts.
+    pub(super) account: PathBuf,
+    /// The file of the account that executes statements.
+    pub(super) sql_account: Option<PathBuf>,
+    pub(super) authority: Option<PathBuf>,
+}
+
 /// The options, validated.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) plan: Plan,
     pub(super) listen: SocketAddr,
-    pub(super) accounts: PathBuf,
+    pub(super) accounts: Option<PathBuf>,
+    pub(super) upstream: Option<UpstreamConfig>,
     pub(super) domain: u32,
     pub(super) retention: Retention,
     pub(super) max_connections: usize,
@@ -100,6 +124,10 @@ impl ServeArgs {
                 "options" => fill(&mut self.options, &key, value),
                 "listen" => fill(&mut self.listen, &key, value),
                 "accounts" => fill(&mut self.accounts, &key, value),
+                "upstream" => fill(&mut self.upstream, &key, value),
+                "upstream-account" => fill(&mut self.upstream_account, &key, value),
+                "upstream-sql-account" => fill(&mut self.upstream_sql_account, &key, value),
+                "upstream-ssl-ca" => fill(&mut self.upstream_ssl_ca, &key, value),
                 "gtid-domain-id" => fill(&mut self.gtid_domain_id, &key, value),
                 "keep" => fill(&mut self.keep, &key, value),
                 "keep-connected" => fill(&mut self.keep_connected, &key, value),
@@ -142,7 +170,21 @@ impl ServeArgs {
         let listen = args.listen.ok_or("the address for replicas is missing: give --listen HOST:PORT")?;
         let found = listen.to_socket_addrs().ok().and_then(|mut found| found.next());
         let listen = found.ok_or_else(|| format!("--listen {listen} is no address: give HOST:PORT"))?;
-        let accounts = args.accounts.ok_or("the accounts of consumers are missing: give --accounts FILE")?;
+        let upstream = match (args.upstream, args.upstream_account) {
+            (Some(address), Some(account)) => Some(UpstreamConfig {
+                address,
+                account,
+                sql_account: args.upstream_sql_account,
+                authority: args.upstream_ssl_ca,
+            }),
+            (None, None) => None,
+            _ => return Err("--upstream and --upstream-account belong together: give both".into()),
+        };
+        if args.accounts.is_none() && upstream.is_none() {
+            return Err(
+                "the accounts of consumers are missing: give --accounts FILE, or --upstream HOST:PORT".into(),
+            );
+        }
         let tls = match (args.ssl_cert, args.ssl_key, args.ssl_ca) {
             (Some(cert), Some(key), ca) => Some(TlsFiles { cert, key, ca }),
             (None, None, None) => None,
@@ -161,7 +203,8 @@ impl ServeArgs {
         Ok(Config {
             plan,
             listen,
-            accounts,
+            accounts: args.accounts,
+            upstream,
             domain: args.gtid_domain_id.unwrap_or(1),
             retention: Retention { keep, keep_connected },
             max_connections: args.max_connections.unwrap_or(DEFAULT_CONNECTIONS),
@@ -205,6 +248,7 @@ mod tests {
         let refused = |line: &str| config(line).unwrap_err();
         assert!(refused("-a gcomm://a -g shop --accounts /accounts").contains("--listen"));
         assert!(refused("-a gcomm://a -g shop --listen 127.0.0.1:1").contains("--accounts"));
+        assert!(refused(&format!("{LEAST} --upstream db1:3306")).contains("--upstream-account"));
         assert!(refused(&format!("{LEAST} --ssl-cert /x")).contains("--ssl-key"));
         assert!(refused(&format!("{LEAST} --require-secure-transport")).contains("--ssl-cert"));
         assert!(refused(&format!("{LEAST} --keep 2G --keep-connected 1G")).contains("--keep-connected"));
@@ -230,7 +274,7 @@ mod tests {
         assert_eq!((found.domain, found.max_connections, found.require_tls), (7, 9, true));
         assert_eq!(found.retention, Retention { keep: 4 << 30, keep_connected: 5 << 30 });
         let tls = TlsFiles { cert: "/cert".into(), key: "/key".into(), ca: Some("/ca".into()) };
-        assert_eq!((found.tls, found.accounts.as_path()), (Some(tls), Path::new("/accounts")));
+        assert_eq!((found.tls, found.accounts.as_deref()), (Some(tls), Some(Path::new("/accounts"))));
         for (text, error) in
             [("kep = 1G\n", "line 1: unknown option 'kep'"), ("\nkeep = much\n", "line 2: keep")]
         {

@@ -322,8 +322,51 @@ mod tests {
         assert_eq!(bytes, [0.0, f64::from(9 << 20)]);
         assert_eq!(find("binlog_streams").next().unwrap().value, 3.0);
         assert_eq!(find("binlog_wait_seconds").next().unwrap().value, 75.0);
-        let labels = &find("binlog_consumer_behind_seconds").last().unwrap().labels;
+        let labels = &find("binlog_consumer_behind_seconds").next_back().unwrap().labels;
         assert_eq!(labels[1..], [("host", "10.0.0.2".to_owned()), ("server_id", "72".to_owned())]);
+    }
+
+    #[test]
+    fn alerts_use_metrics_that_there_are() {
+        let alerts = include_str!("../../../../docs/alerts.yml");
+        let metrics = BinlogStatus::example().metrics();
+        let mut used = 0;
+        for expr in alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")) {
+            let names = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for name in names.filter_map(|name| name.strip_prefix("lockstep_")) {
+                if name.starts_with("binlog_") {
+                    assert!(metrics.iter().any(|metric| metric.name == name), "docs/alerts.yml uses {name}");
+                    used += 1;
+                }
+            }
+        }
+        assert!(used >= 4, "only {used} metrics of binlog servers found in docs/alerts.yml");
+    }
+
+    #[test]
+    fn fields_and_metrics_are_documented() {
+        let page = include_str!("../../../../docs/status.md");
+        let (_, page) = page.split_once("\n## Binlog servers\n").unwrap();
+        let (page, _) = page.split_once("\n## ").unwrap();
+        let status = BinlogStatus::example();
+        let fields = serde_json::to_value(&status).unwrap();
+        for name in fields.as_object().unwrap().keys().filter(|name| *name != "consumers") {
+            assert!(page.contains(&format!("`{name}`")), "docs/status.md lacks front_end.{name}");
+        }
+        for name in fields["consumers"][0].as_object().unwrap().keys() {
+            assert!(page.contains(&format!(".{name}`")), "docs/status.md lacks consumers[].{name}");
+        }
+        let metrics = status.metrics();
+        for metric in &metrics {
+            assert!(
+                page.contains(&format!("`lockstep_{}`", metric.name)),
+                "docs/status.md lacks {}",
+                metric.name
+            );
+        }
+        for name in page.split('`').filter_map(|name| name.strip_prefix("lockstep_")) {
+            assert!(metrics.iter().any(|metric| metric.name == name), "no metric is named {name}");
+        }
     }
 
     #[test]

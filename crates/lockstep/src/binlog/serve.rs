@@ -6,6 +6,7 @@ use super::feed::{FILE_SEQNOS, Feed, SavedPosition, VERSION};
 use super::options::{Config, ServeArgs};
 use super::report::{Report, Wait};
 use super::retention::Purger;
+use super::upstream::{AccountReader, Upstream};
 use crate::log_member::{self, End, Hooks, MessageLog, Role, end_by};
 use crate::signals::Signals;
 use lockstep_binlog::Writer;
@@ -14,6 +15,7 @@ use lockstep_binlog::wire::session::Settings;
 use lockstep_binlog::wire::{Accounts, Server, ServerConfig, TlsAcceptor};
 use lockstep_node::core::Seqno;
 use lockstep_node::{Beginning, Delivery, FrontEnd, Level, Node};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,6 +26,10 @@ use std::time::{Duration, Instant};
 const FILES: &str = "lockstep-bin";
 /// After this long the error log says that the stream waits.
 const SAY_AFTER: Duration = Duration::from_secs(10);
+/// File descriptors of a connection: its socket, a copy to close it, its file, and a connection to the upstream with a copy.
+const DESCRIPTORS_EACH: u64 = 5;
+/// File descriptors for everything else.
+const DESCRIPTORS_FREE: u64 = 256;
 /// How long the loop waits for a delivery before it looks after the files.
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -33,6 +39,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         plan,
         listen,
         accounts: accounts_file,
+        upstream,
         domain,
         retention,
         max_connections,
@@ -43,7 +50,9 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     std::fs::create_dir_all(&files).map_err(|e| {
         format!("cannot create the directory {}: {e}; name another with --dir", files.display())
     })?;
-    let accounts = Accounts::read(&accounts_file).map_err(|e| e.to_string())?;
+    let accounts = accounts_file.as_deref().map_or_else(|| Ok(Accounts::default()), Accounts::read);
+    let accounts = accounts.map_err(|e| e.to_string())?;
+    let upstream = upstream.map(Upstream::open).transpose()?;
     let tls = tls.map(TlsAcceptor::load).transpose().map_err(|e| e.to_string())?.map(Arc::new);
     let log = Arc::new(MessageLog::open(plan.log.clone())?);
     let signals = Signals::block();
@@ -60,12 +69,27 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let space = Arc::new(DiskSpace::new(files, log.clone()));
     let report = Arc::new(Report::new(library.clone(), retention, space.clone(), dropped.clone()));
     let _purger = Purger::start(library, retention, log.clone(), dropped)?;
+    let _accounts = match &upstream {
+        Some(upstream) => {
+            Some(AccountReader::start(upstream.accounts.clone(), accounts.clone(), log.clone())?)
+        }
+        None => None,
+    };
     let feed = Feed::new(writer, saved, space, domain);
     let settings = Settings { version: VERSION.into(), domain, ..Settings::default() };
     let mut config = ServerConfig::new(listen, settings, accounts.clone());
-    config.max_connections = max_connections;
+    config.max_connections = max_connections.min(connections_for(descriptors(max_connections)));
+    if config.max_connections < max_connections {
+        let text = format!(
+            "only {} connections are accepted instead of {max_connections}: each takes {DESCRIPTORS_EACH} file descriptors. \
+             Raise the limit (ulimit -n, LimitNOFILE= in a systemd unit)",
+            config.max_connections
+        );
+        log.write(Level::Warn, &text);
+    }
     config.tls.clone_from(&tls);
     config.require_tls = require_tls;
+    config.upstream = upstream.and_then(|upstream| upstream.statements);
     let replicas = Replicas { config, report: report.clone(), server: None };
     let lines = log.clone();
     let role = Role {
@@ -77,14 +101,44 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     log_member::run(&plan, log, &signals, role)
 }
 
-fn hooks(report: Arc<Report>, file: PathBuf, accounts: Accounts, tls: Option<Arc<TlsAcceptor>>) -> Hooks {
+/// Raises this process' limit of file descriptors for so many connections, as far as that is allowed. Returns the limit;
+/// `None`: there is none. Without a free descriptor the writer could not begin a file.
+fn descriptors(connections: usize) -> Option<u64> {
+    let wanted = (connections as u64).saturating_mul(DESCRIPTORS_EACH).saturating_add(DESCRIPTORS_FREE);
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.current?;
+    if current >= wanted {
+        return Some(current);
+    }
+    let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)).max(current);
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }) {
+        Ok(()) => Some(raised),
+        Err(_) => Some(current),
+    }
+}
+
+/// How many connections a limit of file descriptors is enough for.
+fn connections_for(limit: Option<u64>) -> usize {
+    let Some(limit) = limit else { return usize::MAX };
+    let count = limit.saturating_sub(DESCRIPTORS_FREE) / DESCRIPTORS_EACH;
+    usize::try_from(count).unwrap_or(usize::MAX).max(1)
+}
+
+fn hooks(
+    report: Arc<Report>,
+    file: Option<PathBuf>,
+    accounts: Accounts,
+    tls: Option<Arc<TlsAcceptor>>,
+) -> Hooks {
     let numbers = report.clone();
     Hooks {
         stats: Some(Arc::new(move || numbers.status().metrics())),
         status: Some(Arc::new(move || serde_json::to_value(report.status()).unwrap_or_default())),
         reload: Some(Box::new(move || {
             let kept = "this instance goes on with what it has";
-            accounts.replace_with(&Accounts::read(&file).map_err(|e| format!("{e}; {kept}"))?);
+            if let Some(file) = &file {
+                accounts.replace_with(&Accounts::read(file).map_err(|e| format!("{e}; {kept}"))?);
+            }
             tls.as_ref().map_or(Ok(()), |tls| tls.reload()).map_err(|e| format!("{e}; {kept}"))
         })),
     }
@@ -190,5 +244,21 @@ fn take_deliveries(node: &Node, mut feed: Feed, mut replicas: Replicas, log: &Me
             return end;
         }
         node.handled();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_files() {
+        assert_eq!(connections_for(None), usize::MAX);
+        assert_eq!(connections_for(Some(100)), 1);
+        assert_eq!(connections_for(Some(DESCRIPTORS_FREE + 200 * DESCRIPTORS_EACH)), 200);
+        // Tests may run with any limit, and raising it for one connection changes nothing.
+        let limit = descriptors(1);
+        assert!(connections_for(limit) >= 1);
+        assert!(descriptors(10) >= limit);
     }
 }

@@ -13,11 +13,11 @@ use crate::rejoin::{mark, others_see, unmark};
 use crate::stress::{audit, bank_until, open_bank};
 
 /// A file system in memory, as small as it is made.
-struct Tmpfs(PathBuf);
+pub(crate) struct Tmpfs(PathBuf);
 
 impl Tmpfs {
     /// `None` where this user may not mount.
-    fn new(path: &Path, megabytes: u32) -> Option<Tmpfs> {
+    pub(crate) fn new(path: &Path, megabytes: u32) -> Option<Tmpfs> {
         std::fs::create_dir_all(path).ok()?;
         let options = format!("size={megabytes}m,mode=0777");
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(path).output();
@@ -25,7 +25,7 @@ impl Tmpfs {
     }
 
     /// Takes all the room that is left.
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut size = 1 << 20;
         let mut file = std::fs::File::create(self.0.join("filler")).expect("a file beside the log");
         while size > 0 {
@@ -36,7 +36,7 @@ impl Tmpfs {
         }
     }
 
-    fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         std::fs::remove_file(self.0.join("filler")).expect("the file beside the log");
     }
 }
