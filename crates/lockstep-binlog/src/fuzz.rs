@@ -258,12 +258,12 @@ fn events_of_a_primary() {
 }
 
 #[test]
-fn greetings_and_requests_of_a_primary() {
-    let scramble = crate::wire::handshake::Scramble([b'7'; 20]);
-    let samples = vec![
-        crate::wire::handshake::greeting("10.11.0-MariaDB", 7, &scramble, false),
-        crate::wire::handshake::switch_request(&scramble),
-    ];
-    let test = |input: &[u8]| outcome(&crate::source::fuzzed(input));
-    Target::new("greeting", DIR, samples, &test).run();
+fn packets_of_a_primary() {
+    let samples = vec![b"\0\xef\x01event".to_vec(), b"\xff\xd4\x04#HY000no such file".to_vec()];
+    let test = |input: &[u8]| {
+        let parsed =
+            [true, false].map(|semi_sync| crate::wire::source::parse(input.to_vec(), semi_sync).is_ok());
+        outcome(&parsed)
+    };
+    Target::new("packet-of-primary", DIR, samples, &test).run();
 }

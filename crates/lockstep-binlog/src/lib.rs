@@ -5,8 +5,7 @@
 //! - [`event`] builds and parses binlog events. It performs no I/O.
 //! - [`gtid`] has GTIDs, a replica's GTID state and the state of a stream.
 //! - [`library`] is a directory of binlog files with one writer and many readers.
-//! - [`wire`] serves a library to replicas and tools, as a MariaDB server would.
-//! - [`source`] reads the binlog of another server, as a replica does.
+//! - [`wire`] serves a library to replicas and tools, as a MariaDB server would; and reads the binlog of another server.
 //! - [`ingest`] copies such a binlog to several members by way of their log.
 //! - [`stream`] turns the entries of a cluster's log into event groups. Only these two know of a log.
 //!
@@ -22,7 +21,6 @@ mod fuzz;
 pub mod gtid;
 pub mod ingest;
 pub mod library;
-pub mod source;
 pub mod stream;
 pub mod wire;
 

@@ -5,8 +5,8 @@ use crate::codec::{DecodeError, Reader};
 const COM_QUIT: u8 = 1;
 const COM_QUERY: u8 = 3;
 const COM_PING: u8 = 14;
-const COM_BINLOG_DUMP: u8 = 18;
-const COM_REGISTER_SLAVE: u8 = 21;
+pub(super) const COM_BINLOG_DUMP: u8 = 18;
+pub(super) const COM_REGISTER_SLAVE: u8 = 21;
 /// The first byte of a semi-synchronous replica's acknowledgement.
 const ACK: u8 = 0xef;
 

@@ -13,6 +13,7 @@
 //! | [`consumers`] | the connections, and how far each consumer is |
 //! | [`server`] | listens; one thread for each connection |
 //! | [`sql_client`] | a client of another server, for its accounts and for statements |
+//! | [`source`] | reads another server's binlog, as a replica |
 //! | [`tls`] | certificate and key, and a connection's encryption |
 //!
 //! `transport` puts packets and encryption together over one socket.
@@ -26,6 +27,7 @@ pub mod packet;
 pub mod reply;
 pub mod server;
 pub mod session;
+pub mod source;
 pub mod sql_client;
 pub mod statement;
 pub mod tls;

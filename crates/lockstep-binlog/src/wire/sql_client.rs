@@ -101,7 +101,7 @@ impl From<DecodeError> for SqlClientError {
     }
 }
 
-fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> SqlClientError {
+pub(super) fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> SqlClientError {
     SqlClientError::Connection(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
@@ -114,6 +114,8 @@ impl<T: Read + Write + Send> Stream for T {}
 /// A connection that has signed in.
 pub struct SqlClient {
     stream: Box<dyn Stream>,
+    /// The socket, if it is not encrypted.
+    plain: Option<TcpStream>,
     decoder: Decoder,
     sequence: u8,
 }
@@ -146,8 +148,12 @@ impl SqlClient {
         socket.set_write_timeout(Some(to.timeout))?;
         socket.set_nodelay(true)?;
         let copy = socket.try_clone()?;
-        let mut client =
-            SqlClient { stream: Box::new(socket), decoder: Decoder::new(PAYLOAD_MAX), sequence: 0 };
+        let mut client = SqlClient {
+            stream: Box::new(socket),
+            plain: None,
+            decoder: Decoder::new(PAYLOAD_MAX),
+            sequence: 0,
+        };
         let greeting = Greeting::parse(&client.checked()?)?;
         let mut capabilities = cap::LONG_PASSWORD
             | cap::PROTOCOL_41
@@ -165,6 +171,8 @@ impl SqlClient {
             let name = ServerName::try_from(host).map_err(invalid)?;
             let session = ClientConnection::new(tls.0.clone(), name).map_err(invalid)?;
             client.stream = Box::new(StreamOwned::new(session, copy));
+        } else {
+            client.plain = Some(copy);
         }
         let shown = proof(to.password.as_bytes(), &greeting.scramble);
         client.send(&client_reply(capabilities, Some((&to.user, &shown))))?;
@@ -212,6 +220,38 @@ impl SqlClient {
         }
     }
 
+    /// Sends a command.
+    pub(super) fn command(&mut self, command: u8, body: &[u8]) -> io::Result<()> {
+        self.sequence = 0;
+        self.send(&[&[command], body].concat())
+    }
+
+    /// Reads an answer of one packet.
+    ///
+    /// # Errors
+    /// [`SqlClientError`].
+    pub(super) fn answer(&mut self) -> Result<Vec<u8>, SqlClientError> {
+        self.checked()
+    }
+
+    /// The socket, and the bytes that were received and not taken.
+    ///
+    /// # Errors
+    /// The connection is encrypted.
+    pub(super) fn into_plain(self) -> io::Result<(TcpStream, Decoder)> {
+        let socket = self.plain.ok_or_else(|| io::Error::other("the connection is encrypted"))?;
+        Ok((socket, self.decoder))
+    }
+
+    /// The single value of a statement's answer; `None` for NULL or no row.
+    ///
+    /// # Errors
+    /// As [`SqlClient::rows`].
+    pub fn value(&mut self, sql: &str) -> Result<Option<String>, SqlClientError> {
+        let rows = self.rows(sql)?;
+        Ok(rows.into_iter().next().and_then(|row| row.into_iter().next()).flatten())
+    }
+
     /// Sends a statement, and hands each payload of the answer on: OK or an error, or columns and rows with both ends.
     ///
     /// # Errors
@@ -221,8 +261,7 @@ impl SqlClient {
         sql: &[u8],
         mut each: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), SqlClientError> {
-        self.sequence = 0;
-        self.send(&[&[COM_QUERY], sql].concat())?;
+        self.command(COM_QUERY, sql)?;
         let first = self.receive()?;
         match first.first() {
             Some(0 | 0xff) => return Ok(each(&first)?),
@@ -274,7 +313,7 @@ impl SqlClient {
 }
 
 /// The number and text of an error.
-fn server_error(payload: &[u8]) -> Option<(u16, String)> {
+pub(super) fn server_error(payload: &[u8]) -> Option<(u16, String)> {
     let (&[0xff, a, b], rest) = payload.split_first_chunk()? else { return None };
     // `#` and the state, which an error before the sign-in does not have.
     let text = if rest.first() == Some(&b'#') { rest.get(6..).unwrap_or_default() } else { rest };

@@ -15,8 +15,8 @@ use crate::log_member::{self, End, Hooks, MemberArgs, MessageLog, Plan, Role, en
 use crate::signals::Signals;
 use clap::Args;
 use lockstep_binlog::event::FormatDescription;
-use lockstep_binlog::source::Credentials;
 use lockstep_binlog::wire::session::Settings;
+use lockstep_binlog::wire::sql_client::Target;
 use lockstep_binlog::wire::{Accounts, Server, ServerConfig};
 use lockstep_binlog::{Library, Position};
 use lockstep_node::core::Gtid;
@@ -32,6 +32,8 @@ use std::time::Duration;
 const DEFAULT_DIR: &str = "/var/lib/lockstep/ingest";
 /// The default name of the member.
 const DEFAULT_NAME: &str = "ingest";
+/// How long the primary may take for an answer.
+const ANSWER: Duration = Duration::from_secs(5);
 /// How long the loop waits for a delivery before it looks after the files.
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -100,8 +102,13 @@ impl IngestArgs {
         // 0 and 1 are the ids that servers have by default.
         let derived = (crc32fast::hash(group.as_bytes()) & 0x7fff_ffff).max(2);
         Ok(PrimaryConfig {
-            address: self.from.clone(),
-            account: Credentials { user: self.user.clone(), password },
+            primary: Target {
+                address: self.from.clone(),
+                user: self.user.clone(),
+                password,
+                tls: None,
+                timeout: ANSWER,
+            },
             server_id: self.server_id.unwrap_or(derived),
             name: self.name.clone(),
         })
@@ -145,7 +152,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
     let copy = Copy::open(&files, saved.as_ref())?;
     let progress = Arc::new(Progress::default());
     let status = Arc::new(PrimaryStatus::default());
-    let report = Arc::new(Report::new(config.address.clone(), progress.clone(), status.clone()));
+    let report = Arc::new(Report::new(config.primary.address.clone(), progress.clone(), status.clone()));
     let (lines, of_thread) = (log.clone(), progress.clone());
     let mut output = Output { replicas, report: report.clone() };
     let role = Role {

@@ -5,7 +5,8 @@ use crate::log_member::MessageLog;
 use bytes::Bytes;
 use lockstep_binlog::event::MAGIC;
 use lockstep_binlog::ingest::{FileName, Follower, Place};
-use lockstep_binlog::source::{Connection, Credentials, DumpRequest, Events, SourceError};
+use lockstep_binlog::wire::source::{DumpRequest, Events, request_binlog};
+use lockstep_binlog::wire::sql_client::{SqlClient, SqlClientError, Target};
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
 use lockstep_node::{Level, Node, SubmitError};
@@ -13,8 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the primary may take for an answer.
-const ANSWER: Duration = Duration::from_secs(5);
 /// How often the primary sends a sign of life, and after how long without one the connection counts as lost.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const SILENCE: Duration = Duration::from_secs(5);
@@ -36,9 +35,10 @@ const BATCH: usize = 256 << 10;
 /// The primary, and how to sign in.
 #[derive(Clone)]
 pub(super) struct PrimaryConfig {
-    pub(super) address: String,
-    pub(super) account: Credentials,
+    pub(super) primary: Target,
+    /// The server id of all members towards the primary.
     pub(super) server_id: u32,
+    /// This member's name.
     pub(super) name: String,
 }
 
@@ -88,7 +88,7 @@ impl PrimaryReader {
                 let is_new =
                     said.as_ref().is_none_or(|(last, at)| *last != text || at.elapsed() >= SAY_AGAIN);
                 if is_new && !self.progress.is_stopped() {
-                    let address = &self.config.address;
+                    let address = &self.config.primary.address;
                     self.log.write(
                         Level::Warn,
                         &format!("cannot read the primary {address}: {text}; tries again"),
@@ -122,7 +122,7 @@ impl PrimaryReader {
         if !self.progress.wait_done(seqno, CATCH_UP) {
             return Err(waits("the copy has lagged behind the log"));
         }
-        let mut connection = Connection::open(&self.config.address, &self.config.account, ANSWER)?;
+        let mut connection = SqlClient::connect(&self.config.primary)?;
         let facts = Facts::read(&mut connection)?;
         let (place, known) = self.begin(&mut connection)?;
         let offset = u32::try_from(place.offset)
@@ -135,7 +135,7 @@ impl PrimaryReader {
             semi_sync: facts.semi_sync,
             heartbeat: HEARTBEAT,
         };
-        let (events, acknowledger) = connection.dump(&request)?;
+        let (events, acknowledger) = request_binlog(connection, &request)?;
         self.progress.connected(acknowledger);
         self.follow(events, Follower::new(place, known), &facts)
     }
@@ -144,7 +144,7 @@ impl PrimaryReader {
     fn announce(&self, facts: &Facts, place: &Place) {
         self.status.connected.store(true, Ordering::Relaxed);
         self.status.durable.store(facts.missing.is_empty(), Ordering::Relaxed);
-        let address = &self.config.address;
+        let address = &self.config.primary.address;
         let text = format!("reads the binlog of {address} ({}) from {place}", facts.version);
         self.log.write(Level::Info, &text);
         match facts.missing.is_empty() {
@@ -165,14 +165,14 @@ impl PrimaryReader {
     }
 
     /// Where to begin, and the event there if the copy has it.
-    fn begin(&self, connection: &mut Connection) -> Result<(Place, Option<Bytes>), End> {
+    fn begin(&self, connection: &mut SqlClient) -> Result<(Place, Option<Bytes>), End> {
         let at_begin = |file: FileName| Place { file, offset: MAGIC.len() as u64 };
         match self.progress.begin(CATCH_UP) {
             None => Err(End::Failed("the copy's end is not known yet".into())),
             Some(Begin::Event(place, event)) => Ok((place, Some(event))),
             Some(Begin::File(file)) => Ok((at_begin(file), None)),
             Some(Begin::Oldest) => {
-                let rows = connection.query("SHOW BINARY LOGS")?;
+                let rows = connection.rows("SHOW BINARY LOGS")?;
                 let oldest = rows.into_iter().next().and_then(|row| row.into_iter().next()).flatten();
                 let oldest =
                     oldest.ok_or_else(|| End::Failed("it has no binlog: set log_bin there".into()))?;
@@ -267,9 +267,9 @@ impl PrimaryReader {
 }
 
 /// The error of a primary that does not send the binlog from this place on.
-fn refused(error: SourceError, place: &Place) -> End {
+fn refused(error: SqlClientError, place: &Place) -> End {
     match &error {
-        SourceError::Server { code: 1236, .. } => End::Failed(format!(
+        SqlClientError::Server(1236, _) => End::Failed(format!(
             "{error}. The copy goes on at {place}: the primary's binlog was reset, purged or restored, or this is another \
              server. Nothing is acknowledged. Start a new group with empty directories to copy it anew"
         )),
@@ -291,7 +291,7 @@ impl Facts {
     ///
     /// # Errors
     /// The primary's binlog cannot be copied, or the connection fails.
-    fn read(connection: &mut Connection) -> Result<Facts, End> {
+    fn read(connection: &mut SqlClient) -> Result<Facts, End> {
         let mut value = |name: &str| -> Result<String, End> {
             let value = connection.value(&format!("SELECT @@GLOBAL.{name}"))?;
             Ok(value.unwrap_or_default())

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockstep_binlog::ingest::{FileName, Place};
-use lockstep_binlog::source::Acknowledger;
+use lockstep_binlog::wire::source::Acknowledger;
 use lockstep_node::core::Seqno;
 
 /// The most acknowledgements that may wait. A primary asks for far fewer.

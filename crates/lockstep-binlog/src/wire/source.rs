@@ -1,0 +1,217 @@
+//! Reads a primary's binlog, as a replica does, with the semi-synchronous acknowledgement that no crate for MySQL clients
+//! has. See `sql/slave.cc` and `sql/semisync_slave.cc` of MariaDB.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::net::{SendFlags, send};
+
+use super::command::{COM_BINLOG_DUMP, COM_REGISTER_SLAVE, DUMP_ANNOTATE};
+use super::packet::{Decoder, encode};
+use super::sql_client::{SqlClient, SqlClientError, invalid, server_error};
+
+/// The largest event: `max_allowed_packet` is 1 GiB at most, and a packet has a little more.
+const EVENT_MAX: usize = (1 << 30) + (1 << 20);
+/// Bytes received at once.
+const CHUNK: usize = 256 << 10;
+/// The mark of a semi-synchronous source's packet, and of an acknowledgement.
+const SEMI_SYNC: u8 = 0xef;
+
+/// What to read.
+#[derive(Clone, Debug)]
+pub struct DumpRequest {
+    /// The server id of the reader. The primary ends another connection with the same one.
+    pub server_id: u32,
+    /// The name that `SHOW SLAVE HOSTS` shows.
+    pub report_host: String,
+    /// The file.
+    pub file: String,
+    /// The begin of an event in it.
+    pub offset: u32,
+    /// Whether to acknowledge transactions, as a semi-synchronous replica does.
+    pub semi_sync: bool,
+    /// How often the primary sends a sign of life if it has no event.
+    pub heartbeat: Duration,
+}
+
+/// Registers as a replica and requests the binlog. The connection must not be encrypted.
+///
+/// # Errors
+/// [`SqlClientError`]. Some refusals arrive as the first event instead.
+pub fn request_binlog(
+    mut client: SqlClient,
+    request: &DumpRequest,
+) -> Result<(Events, Acknowledger), SqlClientError> {
+    let DumpRequest { server_id, report_host, file, offset, semi_sync, heartbeat } = request;
+    client.rows(&format!("SET @master_heartbeat_period= {}", heartbeat.as_nanos()))?;
+    client.rows("SET @master_binlog_checksum= @@global.binlog_checksum")?;
+    // As a replica that knows GTIDs: it gets every event as it is in the file.
+    client.rows("SET @mariadb_slave_capability= 4")?;
+    if *semi_sync {
+        client.rows("SET @rpl_semi_sync_slave= 1")?;
+    }
+    let host = report_host.as_bytes();
+    let host = &host[..host.len().min(60)];
+    // No user, no password; port, rank, and the source's id.
+    let rest = [0; 2 + 2 + 4 + 4];
+    let register = [&server_id.to_le_bytes()[..], &[host.len() as u8], host, &rest].concat();
+    client.command(COM_REGISTER_SLAVE, &register)?;
+    client.answer()?;
+    let (offset, flags, id) = (offset.to_le_bytes(), DUMP_ANNOTATE.to_le_bytes(), server_id.to_le_bytes());
+    client.command(COM_BINLOG_DUMP, &[&offset, &flags[..], &id, file.as_bytes()].concat())?;
+    let (socket, decoder) = client.into_plain()?;
+    let acknowledger = Acknowledger { socket: socket.try_clone()? };
+    Ok((Events::new(socket, decoder, *semi_sync), acknowledger))
+}
+
+/// An event as the primary has sent it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// The event's bytes.
+    pub event: Vec<u8>,
+    /// Whether the primary waits for an acknowledgement.
+    pub ack: bool,
+}
+
+/// A binlog that arrives.
+pub struct Events {
+    socket: TcpStream,
+    decoder: Decoder,
+    semi_sync: bool,
+    input: Box<[u8]>,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    fn new(socket: TcpStream, mut decoder: Decoder, semi_sync: bool) -> Events {
+        decoder.set_limit(EVENT_MAX);
+        // Primary and replica begin their numbers anew around each acknowledgement, at different moments.
+        decoder.ignore_sequence();
+        Events { socket, decoder, semi_sync, input: vec![0; CHUNK].into_boxed_slice() }
+    }
+
+    /// The next event. `None` if none has arrived within this time.
+    ///
+    /// # Errors
+    /// [`SqlClientError`]: the primary has refused, or is gone.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<Received>, SqlClientError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(received) = self.next_received()? {
+                return Ok(Some(received));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            match self.socket.read(&mut self.input) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(len) => self.decoder.push(&self.input[..len]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The next event, if it has arrived already.
+    ///
+    /// # Errors
+    /// As [`Events::next`].
+    pub fn next_received(&mut self) -> Result<Option<Received>, SqlClientError> {
+        let next = self.decoder.take().map_err(invalid)?;
+        next.map(|(payload, _)| parse(payload, self.semi_sync)).transpose()
+    }
+}
+
+/// Takes a packet apart: a status byte, two bytes for semi-synchronous replicas, and the event.
+pub(crate) fn parse(mut payload: Vec<u8>, semi_sync: bool) -> Result<Received, SqlClientError> {
+    let wrong = |what: &str| invalid(format!("a packet of the binlog has an invalid {what}"));
+    match payload.first() {
+        Some(0) => {}
+        Some(0xfe) if payload.len() < 9 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        _ => {
+            let error = server_error(&payload).map(|(code, text)| SqlClientError::Server(code, text));
+            return Err(error.unwrap_or_else(|| wrong("first byte")));
+        }
+    }
+    let mut ack = false;
+    let mut begin = 1;
+    if semi_sync {
+        match payload.get(1..3) {
+            Some([SEMI_SYNC, flag @ (0 | 1)]) => ack = *flag == 1,
+            _ => return Err(wrong("semi-synchronous mark")),
+        }
+        begin = 3;
+    }
+    payload.drain(..begin);
+    Ok(Received { event: payload, ack })
+}
+
+/// Sends acknowledgements on the connection of [`Events`].
+pub struct Acknowledger {
+    socket: TcpStream,
+}
+
+impl fmt::Debug for Acknowledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acknowledger").finish_non_exhaustive()
+    }
+}
+
+impl Acknowledger {
+    /// Acknowledges everything up to this position. Does not wait.
+    ///
+    /// # Errors
+    /// An error of the system; also if the primary has not read thousands of earlier ones. The connection is to be closed.
+    pub fn acknowledge(&mut self, file: &str, offset: u64) -> io::Result<()> {
+        let mut out = Vec::with_capacity(32 + file.len());
+        let offset = offset.to_le_bytes();
+        // Each acknowledgement begins the numbers anew.
+        encode(&[&[SEMI_SYNC], &offset, file.as_bytes(), &[0]], &mut 0, &mut out);
+        match send(&self.socket, &out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)? {
+            sent if sent == out.len() => Ok(()),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Closes the connection, so that [`Events::next`] ends.
+    pub fn close(&self) {
+        // It may be closed already.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_is_taken_apart() {
+        let received = |payload: &[u8], semi_sync| parse(payload.to_vec(), semi_sync);
+        let event = b"event".to_vec();
+        let plain = received(b"\0event", false).unwrap();
+        assert_eq!(plain, Received { event: event.clone(), ack: false });
+        let wanted = received(b"\0\xef\x01event", true).unwrap();
+        assert_eq!(wanted, Received { event: event.clone(), ack: true });
+        let unwanted = received(b"\0\xef\0event", true).unwrap();
+        assert_eq!(unwanted, Received { event, ack: false });
+        let error = received(b"\xff\xd4\x04#HY000no such file", false).unwrap_err();
+        assert!(error.to_string().contains("1236: no such file"), "{error}");
+        let end = received(&[0xfe, 0, 0, 2, 0], false).unwrap_err();
+        assert!(end.to_string().contains("closed"), "{end}");
+        for wrong in [&b""[..], b"\x07", b"\0", b"\0\xef", b"\0\xef\x02event", b"\0abevent"] {
+            assert!(received(wrong, true).is_err(), "{wrong:?}");
+        }
+    }
+}
