@@ -230,8 +230,7 @@ fn chunks() {
 #[test]
 fn events_of_a_primary() {
     let test = |input: &[u8]| {
-        let place = Place { file: FileName::parse("bin.000001").unwrap(), offset: 4 };
-        let mut follower = Follower::new(place, None);
+        let mut follower = Follower::of_file(FileName::parse("bin.000001").unwrap());
         let (mut rest, mut steps) = (input, Vec::new());
         while let Ok(header) = Header::parse(rest) {
             let Some((event, after)) = rest.split_at_checked(header.length as usize) else { break };

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::chunk::{CHUNK_MAX, Chunk, FileName, Place};
 use crate::codec::DecodeError;
-use crate::event::{Checksum, Header, MAGIC, Rotate, flag, kind, split};
+use crate::event::{Checksum, FormatDescription, Group, GtidList, Header, MAGIC, Rotate, flag, kind, split};
 
 /// Why the events cannot be copied.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,6 +29,8 @@ pub enum FollowError {
         /// The next one, as the primary names it.
         next: String,
     },
+    /// The events of this file have no checksums.
+    NoChecksums(FileName),
     /// The file is too long for the positions of the protocol.
     TooLong(FileName),
     /// The events are encrypted.
@@ -51,6 +53,11 @@ impl fmt::Display for FollowError {
             Self::OtherFile { present, next } => {
                 write!(f, "the primary goes on with {next}, which does not follow {present}")
             }
+            Self::NoChecksums(file) => write!(
+                f,
+                "the events of {file} have no checksums, which a copy needs: set binlog_checksum=CRC32 on the primary; a file \
+                 from before that must be purged there before the copy begins"
+            ),
             Self::TooLong(file) => {
                 write!(f, "{file} is longer than 4 GiB, the limit of the protocol's positions")
             }
@@ -75,15 +82,34 @@ pub struct Follower {
     known: Option<Bytes>,
     /// The predecessor of a file that begins.
     after: Option<(u64, u64)>,
+    /// Events of a file that begins, until its first chunk is cut.
+    begun: Option<u32>,
+    /// The event group at `place`.
+    group: Group,
     /// The bytes that are not in a chunk yet; they end at `place`.
     bytes: BytesMut,
     chunks: Vec<Chunk>,
 }
 
 impl Follower {
-    /// Begins with the event at `place`. `known`: the copy ends with this event.
-    pub fn new(place: Place, known: Option<Bytes>) -> Follower {
-        Follower { place, known, after: None, bytes: BytesMut::new(), chunks: Vec::new() }
+    /// Begins with the first event of a file.
+    pub fn of_file(file: FileName) -> Follower {
+        let place = Place { file, offset: MAGIC.len() as u64 };
+        Follower {
+            place,
+            known: None,
+            after: None,
+            begun: Some(0),
+            group: Group::default(),
+            bytes: BytesMut::new(),
+            chunks: Vec::new(),
+        }
+    }
+
+    /// Begins with the event at `place`, with which the copy ends. `group` is the state behind it.
+    pub fn after_event(place: Place, event: Bytes, group: Group) -> Follower {
+        let follower = Follower::of_file(place.file.clone());
+        Follower { place, known: Some(event), begun: None, group, ..follower }
     }
 
     /// Where the next event begins.
@@ -120,10 +146,33 @@ impl Follower {
         match self.known.take() {
             Some(known) if known == event => self.place.offset = end,
             Some(_) => return Err(FollowError::OtherContent(self.place.clone())),
-            None => self.add(event),
+            None => {
+                self.check(&header, event)?;
+                self.add(event);
+            }
         }
         debug_assert_eq!(self.place.offset, end);
         Ok(true)
+    }
+
+    /// Refuses what the members' files could not hold: it must not become an entry of the log.
+    fn check(&mut self, header: &Header, event: &[u8]) -> Result<(), FollowError> {
+        let damaged = |why| FollowError::Damaged(self.place.clone(), why);
+        match self.begun {
+            Some(0) => {
+                let format = FormatDescription::parse(event).map_err(damaged)?;
+                if format.checksum == Checksum::None {
+                    return Err(FollowError::NoChecksums(self.place.file.clone()));
+                }
+            }
+            Some(1) => drop(GtidList::parse(event, Checksum::Crc32).map_err(damaged)?),
+            _ => {}
+        }
+        self.begun = self.begun.map(|events| events + 1);
+        let mut group = self.group;
+        group.pass(header.kind, event, Checksum::Crc32).map_err(damaged)?;
+        self.group = group;
+        Ok(())
     }
 
     /// The artificial Rotate event names the file that follows.
@@ -139,6 +188,8 @@ impl Follower {
         };
         self.cut();
         self.after = Some((self.place.file.number(), self.place.offset));
+        // A primary that was killed leaves a group open.
+        (self.begun, self.group) = (Some(0), Group::default());
         self.place = Place { file: next, offset: MAGIC.len() as u64 };
         Ok(())
     }
@@ -176,9 +227,13 @@ impl Follower {
         self.bytes.len()
     }
 
-    /// The chunks of all events so far that were not returned before.
+    /// The chunks of all events so far that were not returned before. A file's first chunk has at least three events, so that
+    /// no member's file ends within what begins it.
     pub fn chunks(&mut self) -> Vec<Chunk> {
-        self.cut();
+        if self.begun.is_none_or(|events| events >= 3) {
+            self.begun = None;
+            self.cut();
+        }
         std::mem::take(&mut self.chunks)
     }
 }
@@ -207,7 +262,7 @@ mod tests {
         artificial_rotate(10, &name(number).to_string(), position, Checksum::Crc32)
     }
 
-    /// The events of a file: a format description and one of each length.
+    /// The events of a file: a format description, a Gtid_list, and one of each length.
     fn events(lengths: &[usize]) -> Vec<Vec<u8>> {
         let mut position = 4;
         let mut event = |build: &dyn Fn(&mut EventWriter)| {
@@ -223,7 +278,7 @@ mod tests {
             created: 1,
             checksum: Checksum::Crc32,
         };
-        let mut events = vec![event(&|w| w.format_description(&format))];
+        let mut events = vec![event(&|w| w.format_description(&format)), event(&|w| w.gtid_list(STAMP, &[]))];
         events.extend(
             lengths.iter().map(|len| event(&|w| w.event(STAMP, kind::TABLE_MAP, 0, &[&vec![7; *len]]))),
         );
@@ -237,7 +292,7 @@ mod tests {
     #[test]
     fn chunks_are_the_bytes_of_each_file() {
         let (first, second) = (events(&[100, CHUNK_MAX - 50, 3 * CHUNK_MAX, 5]), events(&[9]));
-        let mut follower = Follower::new(at(1, 4), None);
+        let mut follower = Follower::of_file(name(1));
         follower.take(&rotate(1, 4)).unwrap();
         follow(&mut follower, &first);
         follower.take(&rotate(2, 4)).unwrap();
@@ -263,19 +318,50 @@ mod tests {
     #[test]
     fn copys_last_event_is_compared_and_not_copied_again() {
         let events = events(&[100, 200]);
-        let begin = at(1, 4 + events[0].len() as u64);
-        let mut follower = Follower::new(begin.clone(), Some(events[1].clone().into()));
-        follow(&mut follower, &events[1..]);
+        let begin = at(1, 4 + events[..2].concat().len() as u64);
+        let after = |event: &[u8]| {
+            Follower::after_event(begin.clone(), Bytes::copy_from_slice(event), Group::default())
+        };
+        let mut follower = after(&events[2]);
+        follow(&mut follower, &events[2..]);
         let chunks = follower.chunks();
         assert_eq!(chunks.len(), 1);
-        assert_eq!(chunks[0].data, events[2]);
-        let mut follower = Follower::new(begin.clone(), Some(events[2].clone().into()));
-        assert_eq!(follower.take(&events[1]), Err(FollowError::OtherContent(begin)));
+        assert_eq!(chunks[0].data, events[3]);
+        assert_eq!(after(&events[3]).take(&events[2]), Err(FollowError::OtherContent(begin.clone())));
+    }
+
+    #[test]
+    fn first_chunk_of_a_file_has_more_than_what_begins_it() {
+        let events = events(&[100]);
+        let mut follower = Follower::of_file(name(1));
+        for event in &events[..2] {
+            follower.take(event).unwrap();
+            assert!(follower.chunks().is_empty());
+        }
+        follower.take(&events[2]).unwrap();
+        assert_eq!(follower.chunks()[0].data, events.concat());
+    }
+
+    #[test]
+    fn what_members_files_cannot_hold_is_refused() {
+        let mut events = events(&[100]);
+        let mut follower = Follower::of_file(name(1));
+        assert!(matches!(follower.take(&events[2]), Err(FollowError::Position { .. })));
+        follower.take(&events[0]).unwrap();
+        // In place of the Gtid_list.
+        let mut writer = EventWriter::at(follower.place().offset);
+        writer.xid(STAMP, 1);
+        assert!(matches!(follower.take(&writer.finish().unwrap()), Err(FollowError::Damaged(..))));
+        // The algorithm is the last byte before the checksum.
+        let algorithm = events[0].len() - 5;
+        events[0][algorithm] = 0;
+        crate::event::tests::repair(&mut events[0]);
+        assert_eq!(Follower::of_file(name(1)).take(&events[0]), Err(FollowError::NoChecksums(name(1))));
     }
 
     #[test]
     fn artificial_events_are_in_no_file() {
-        let mut follower = Follower::new(at(1, 4), None);
+        let mut follower = Follower::of_file(name(1));
         let heartbeat = crate::event::heartbeat(10, "bin.000001", 4, Checksum::Crc32);
         follow(&mut follower, &[rotate(1, 4), heartbeat]);
         assert!(follower.chunks().is_empty());
@@ -285,7 +371,7 @@ mod tests {
     #[test]
     fn wrong_event_or_file_is_refused() {
         let events = events(&[100]);
-        let new = || Follower::new(at(3, 4), None);
+        let new = || Follower::of_file(name(3));
         let mut flipped = events[0].clone();
         flipped[30] ^= 1;
         assert!(matches!(new().take(&flipped), Err(FollowError::Damaged(..))));

@@ -206,6 +206,7 @@ impl VerbatimWriter {
         }
         let mut scan = Scan::new(&path, entry.header_end, end)?;
         let mut events = EventFollower::at(entry.header_end);
+        events.last = Some(list_of(&path, entry.header_end)?);
         let (mut stream, mut visible) = (entry.before.clone(), entry.header_end);
         while let Some(found) = scan.next(|_| true)? {
             split(scan.event(), Checksum::Crc32).map_err(|why| scan.damaged(found.offset, why))?;
@@ -251,11 +252,11 @@ impl VerbatimWriter {
             .is_some_and(|current| current.file.is_some() && current.events.is_between_events())
     }
 
-    /// The last whole event of the last file: its position and its length.
-    pub fn last_event(&self) -> Option<(Position, u32)> {
+    /// The last whole event of the last file: its position, its length, and the event group behind it.
+    pub fn last_event(&self) -> Option<(Position, u32, Group)> {
         let current = self.current.as_ref().filter(|current| current.file.is_some())?;
         let (offset, length) = current.events.last?;
-        Some((Position { file: current.number, offset }, length))
+        Some((Position { file: current.number, offset }, length, current.events.group))
     }
 
     fn ready(&self) -> Result<(), LibraryError> {
@@ -330,7 +331,7 @@ impl VerbatimWriter {
     fn make_file(&mut self) -> Result<(), LibraryError> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let path = self.library.path(current.number);
-        let Some((checksum, list, header_end)) = begin_of_file(&current.header)
+        let Some(Begin { checksum, list, list_at, end: header_end }) = begin_of_file(&current.header)
             .map_err(|(offset, why)| LibraryError::Damaged { file: path.clone(), offset, why })?
         else {
             return Ok(());
@@ -349,10 +350,11 @@ impl VerbatimWriter {
         self.dir.sync_all().map_err(LibraryError::io("sync", &self.library.shared.dir))?;
         // The groups behind the header, in the same bytes, are found by following them once more.
         let mut events = EventFollower::at(header_end);
+        events.last = Some((list_at, (header_end - list_at) as u32));
         let rest = &current.header[header_end as usize..];
         let progress =
             events.pass(rest).map_err(|why| LibraryError::Damaged { file: path, offset: header_end, why })?;
-        current.file = Some(file);
+        (current.file, current.events) = (Some(file), events);
         let before = StreamState::from_list(&list.gtids);
         current.stream.clone_from(&before);
         progress.groups.iter().for_each(|(gtid, _)| current.stream.update(*gtid));
@@ -407,30 +409,48 @@ impl VerbatimWriter {
     }
 }
 
-/// The format description and the Gtid_list that begin a file: checksum, list, and the end of both. `None` if they are
-/// incomplete.
-///
-/// # Errors
+/// What begins a file: a format description and a Gtid_list.
+struct Begin {
+    checksum: Checksum,
+    list: GtidList,
+    /// Where the Gtid_list begins.
+    list_at: u64,
+    /// Where it ends.
+    end: u64,
+}
+
 /// The offset of an event that does not belong there, and why.
-#[allow(clippy::type_complexity, reason = "one caller, which takes it apart at once")]
-fn begin_of_file(bytes: &[u8]) -> Result<Option<(Checksum, GtidList, u64)>, (u64, DecodeError)> {
+type Misplaced = (u64, DecodeError);
+
+/// The begin of a file; `None` if it is incomplete.
+fn begin_of_file(bytes: &[u8]) -> Result<Option<Begin>, Misplaced> {
     let mut at = MAGIC.len();
-    let mut next = || -> Result<Option<(usize, &[u8])>, (u64, DecodeError)> {
+    let mut next = || -> Result<Option<(u64, &[u8])>, Misplaced> {
         let rest = &bytes[at..];
         if rest.len() < HEADER_LEN {
             return Ok(None);
         }
         let length = Header::parse(rest).map_err(|why| (at as u64, why))?.length as usize;
         let Some(event) = rest.get(..length) else { return Ok(None) };
-        let begin = at;
+        let begin = at as u64;
         at += length;
         Ok(Some((begin, event)))
     };
-    let Some((begin, event)) = next()? else { return Ok(None) };
-    let format = FormatDescription::parse(event).map_err(|why| (begin as u64, why))?;
-    let Some((begin, event)) = next()? else { return Ok(None) };
-    let list = GtidList::parse(event, format.checksum).map_err(|why| (begin as u64, why))?;
-    Ok(Some((format.checksum, list, at as u64)))
+    let Some((format_at, event)) = next()? else { return Ok(None) };
+    let format = FormatDescription::parse(event).map_err(|why| (format_at, why))?;
+    let Some((list_at, event)) = next()? else { return Ok(None) };
+    let list = GtidList::parse(event, format.checksum).map_err(|why| (list_at, why))?;
+    Ok(Some(Begin { checksum: format.checksum, list, list_at, end: list_at + event.len() as u64 }))
+}
+
+/// Begin and length of a file's Gtid_list, which ends at `end`.
+fn list_of(path: &Path, end: u64) -> Result<(u64, u32), LibraryError> {
+    let mut scan = Scan::new(path, MAGIC.len() as u64, end)?;
+    let mut last = None;
+    while let Some(found) = scan.next(|_| false)? {
+        last = Some((found.offset, found.header.length));
+    }
+    last.ok_or_else(|| scan.damaged(end, DecodeError::Short))
 }
 
 #[cfg(test)]
@@ -553,9 +573,7 @@ mod tests {
         for (position, last) in positions.into_iter().rev() {
             let mut writer = VerbatimWriter::open(&dir, "bin", Some(position)).unwrap();
             assert_eq!(writer.end(), Some(position));
-            if writer.last_event().is_some() {
-                assert_eq!(writer.last_event(), last);
-            }
+            assert_eq!(writer.last_event(), last);
             let rest = if position.file == 1 { &first } else { &second };
             writer.append(&rest[position.offset as usize - 4..]).unwrap();
             if position.file == 1 {

@@ -235,11 +235,16 @@ impl Source<'_> {
                     Ok(start) => return Ok(start),
                     Err(error) => error,
                 },
-                None => return Ok(self.library.position_in(&dump.file, u64::from(dump.offset))?),
+                None => match self.library.position_in(&dump.file, u64::from(dump.offset)) {
+                    Ok(start) => return Ok(start),
+                    Err(error) => error,
+                },
             };
             let ahead = match &error {
                 StartError::BeyondEnd { .. } | StartError::Empty => true,
                 StartError::OtherDomains { stream, .. } => stream.is_empty(),
+                StartError::NoEvent { offset, end, .. } => offset > end,
+                StartError::NoFile { file, range: Some((_, newest)) } => file > newest,
                 _ => false,
             };
             let left = deadline.saturating_duration_since(Instant::now());

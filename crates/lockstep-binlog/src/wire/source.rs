@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{SendFlags, send};
 
-use super::command::{COM_BINLOG_DUMP, COM_REGISTER_SLAVE, DUMP_ANNOTATE};
+use super::command::{COM_BINLOG_DUMP, COM_REGISTER_SLAVE, DUMP_ANNOTATE, DUMP_NON_BLOCK};
 use super::packet::{Decoder, encode};
 use super::sql_client::{SqlClient, SqlClientError, invalid, server_error};
 
@@ -30,8 +30,10 @@ pub struct DumpRequest {
     pub file: String,
     /// The begin of an event in it.
     pub offset: u32,
-    /// Whether to acknowledge transactions, as a semi-synchronous replica does.
+    /// Whether to be a semi-synchronous replica. The request itself acknowledges everything before the offset.
     pub semi_sync: bool,
+    /// Whether the primary ends the binlog where it ends now, in place of waiting for more.
+    pub non_block: bool,
     /// How often the primary sends a sign of life if it has no event.
     pub heartbeat: Duration,
 }
@@ -44,7 +46,7 @@ pub fn request_binlog(
     mut client: SqlClient,
     request: &DumpRequest,
 ) -> Result<(Events, Acknowledger), SqlClientError> {
-    let DumpRequest { server_id, report_host, file, offset, semi_sync, heartbeat } = request;
+    let DumpRequest { server_id, report_host, file, offset, semi_sync, non_block, heartbeat } = request;
     client.rows(&format!("SET @master_heartbeat_period= {}", heartbeat.as_nanos()))?;
     client.rows("SET @master_binlog_checksum= @@global.binlog_checksum")?;
     // As a replica that knows GTIDs: it gets every event as it is in the file.
@@ -59,7 +61,8 @@ pub fn request_binlog(
     let register = [&server_id.to_le_bytes()[..], &[host.len() as u8], host, &rest].concat();
     client.command(COM_REGISTER_SLAVE, &register)?;
     client.answer()?;
-    let (offset, flags, id) = (offset.to_le_bytes(), DUMP_ANNOTATE.to_le_bytes(), server_id.to_le_bytes());
+    let flags = DUMP_ANNOTATE | if *non_block { DUMP_NON_BLOCK } else { 0 };
+    let (offset, flags, id) = (offset.to_le_bytes(), flags.to_le_bytes(), server_id.to_le_bytes());
     client.command(COM_BINLOG_DUMP, &[&offset, &flags[..], &id, file.as_bytes()].concat())?;
     let (socket, decoder) = client.into_plain()?;
     let acknowledger = Acknowledger { socket: socket.try_clone()? };
@@ -81,6 +84,7 @@ pub struct Events {
     decoder: Decoder,
     semi_sync: bool,
     input: Box<[u8]>,
+    received: u64,
 }
 
 impl fmt::Debug for Events {
@@ -94,7 +98,12 @@ impl Events {
         decoder.set_limit(EVENT_MAX);
         // Primary and replica begin their numbers anew around each acknowledgement, at different moments.
         decoder.ignore_sequence();
-        Events { socket, decoder, semi_sync, input: vec![0; CHUNK].into_boxed_slice() }
+        Events { socket, decoder, semi_sync, input: vec![0; CHUNK].into_boxed_slice(), received: 0 }
+    }
+
+    /// Bytes received so far: a large event takes time.
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
     /// The next event. `None` if none has arrived within this time.
@@ -113,8 +122,11 @@ impl Events {
             }
             self.socket.set_read_timeout(Some(left))?;
             match self.socket.read(&mut self.input) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(len) => self.decoder.push(&self.input[..len]),
+                Ok(0) => return Err(closed()),
+                Ok(len) => {
+                    self.received += len as u64;
+                    self.decoder.push(&self.input[..len]);
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     return Ok(None);
@@ -134,12 +146,16 @@ impl Events {
     }
 }
 
+fn closed() -> SqlClientError {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the primary has closed the connection").into()
+}
+
 /// Takes a packet apart: a status byte, two bytes for semi-synchronous replicas, and the event.
 pub(crate) fn parse(mut payload: Vec<u8>, semi_sync: bool) -> Result<Received, SqlClientError> {
     let wrong = |what: &str| invalid(format!("a packet of the binlog has an invalid {what}"));
     match payload.first() {
         Some(0) => {}
-        Some(0xfe) if payload.len() < 9 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        Some(0xfe) if payload.len() < 9 => return Err(closed()),
         _ => {
             let error = server_error(&payload).map(|(code, text)| SqlClientError::Server(code, text));
             return Err(error.unwrap_or_else(|| wrong("first byte")));

@@ -75,6 +75,8 @@ pub(super) struct Copy {
     writer: Option<VerbatimWriter>,
     end: CopyEnd,
     history: Uuid,
+    /// Whether all entries of the log were taken, from the first one on: then the group has no copy if this member has none.
+    is_whole: bool,
     /// The last entry that was taken.
     done: Seqno,
     saved_seqno: Seqno,
@@ -92,6 +94,7 @@ impl Copy {
             writer: None,
             end: CopyEnd::default(),
             history: Uuid::NIL,
+            is_whole: false,
             done: -1,
             saved_seqno: -1,
             synced_at: Instant::now(),
@@ -110,7 +113,7 @@ impl Copy {
     ///
     /// # Errors
     /// A text for people.
-    pub(super) fn on_view(&mut self, info: &ViewInfo, in_log: bool) -> Result<(), String> {
+    pub(super) fn on_view(&mut self, info: &ViewInfo, is_delivered: bool) -> Result<(), String> {
         let uuid = info.gtid.uuid;
         if self.history.is_nil() {
             self.history = uuid;
@@ -122,7 +125,9 @@ impl Copy {
                 self.history
             ));
         }
-        if in_log {
+        if is_delivered {
+            // The first entry of a log is a view.
+            self.is_whole |= self.done < 0 && info.gtid.seqno <= 1;
             self.done = self.done.max(info.gtid.seqno);
         }
         Ok(())
@@ -133,8 +138,8 @@ impl Copy {
     /// # Errors
     /// A text for people.
     pub(super) fn on_ordered(&mut self, ordered: &Ordered) -> Result<bool, String> {
-        self.done = ordered.seqno;
         if !ordered.pass {
+            self.done = ordered.seqno;
             return Ok(true);
         }
         let chunk = Chunk::decode(&ordered.writeset.data).map_err(|why| {
@@ -146,8 +151,7 @@ impl Copy {
         let verdict = self.end.judge(&chunk);
         let fails = |error: lockstep_binlog::library::LibraryError| error.to_string();
         match verdict {
-            Verdict::Known => {}
-            Verdict::Gap => return Ok(true),
+            Verdict::Known | Verdict::Gap => {}
             Verdict::Take { skip } => {
                 let writer = self.writer.as_mut().ok_or("the copy has an end, and no file")?;
                 writer.append(&chunk.data[skip..]).map_err(fails)?;
@@ -165,7 +169,9 @@ impl Copy {
                 }
             }
         }
-        Ok(false)
+        // Only now: a position behind an entry that failed would leave it out after a restart.
+        self.done = ordered.seqno;
+        Ok(verdict == Verdict::Gap)
     }
 
     /// The copy's end.
@@ -183,13 +189,15 @@ impl Copy {
     /// # Errors
     /// The last event cannot be read.
     pub(super) fn begin(&self) -> Result<Begin, String> {
-        let (Some(end), Some(writer)) = (self.end.place(), &self.writer) else { return Ok(Begin::Oldest) };
-        let Some((at, length)) = writer.last_event() else { return Ok(Begin::File(end.file.clone())) };
+        let (Some(end), Some(writer)) = (self.end.place(), &self.writer) else {
+            return Ok(if self.is_whole { Begin::Oldest } else { Begin::Unknown });
+        };
+        let (at, length, group) = writer.last_event().ok_or("the copy's last file is incomplete")?;
         let path = self.dir.join(end.file.to_string());
         let mut event = vec![0; length as usize];
         let read = std::fs::File::open(&path).and_then(|file| file.read_exact_at(&mut event, at.offset));
         read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        Ok(Begin::Event(Place { file: end.file.clone(), offset: at.offset }, Bytes::from(event)))
+        Ok(Begin::Event(Place { file: end.file.clone(), offset: at.offset }, Bytes::from(event), group))
     }
 
     /// Whether a sync is due.

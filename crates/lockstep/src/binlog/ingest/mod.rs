@@ -266,11 +266,12 @@ fn take_deliveries(
             }
             Some(Delivery::Ordered(ordered)) => {
                 let taken = copy.on_ordered(&ordered);
+                let connection = ordered.writeset.meta.conn;
                 node.gone(ordered.seqno);
                 taken.and_then(|is_gap| {
                     tell(&copy)?;
                     if ordered.origin == node.identity().member {
-                        progress.saw_own(is_gap);
+                        progress.saw_own(connection, is_gap);
                     }
                     Ok(None)
                 })
@@ -288,7 +289,7 @@ fn take_deliveries(
                     }
                     _ => None,
                 };
-                let taken = view.map_or(Ok(()), |(info, in_log)| copy.on_view(info, in_log));
+                let taken = view.map_or(Ok(()), |(info, is_delivered)| copy.on_view(info, is_delivered));
                 taken.and_then(|()| {
                     tell(&copy)?;
                     Ok(end_by(delivery, &mut left))
@@ -297,7 +298,10 @@ fn take_deliveries(
             None => tell(&copy).map(|()| None),
         };
         let end = taken.unwrap_or_else(|text| Some(End::Failed(text)));
-        let synced = if end.is_some() || copy.is_sync_due() { copy.sync() } else { Ok(None) };
+        let end = end.or_else(|| progress.failure().map(End::Failed));
+        // After a failure the position of the last sync counts.
+        let fails = matches!(end, Some(End::Failed(_)));
+        let synced = if !fails && (end.is_some() || copy.is_sync_due()) { copy.sync() } else { Ok(None) };
         let served = synced.and_then(|finished| {
             finished.into_iter().for_each(|seqno| node.finished(seqno));
             copy.library().map_or(Ok(()), |library| output.begin(library, log))

@@ -3,9 +3,9 @@
 use super::progress::{Begin, Progress};
 use crate::log_member::MessageLog;
 use bytes::Bytes;
-use lockstep_binlog::event::MAGIC;
+use lockstep_binlog::event::{Group, MAGIC};
 use lockstep_binlog::ingest::{FileName, Follower, Place};
-use lockstep_binlog::wire::source::{DumpRequest, Events, request_binlog};
+use lockstep_binlog::wire::source::{Acknowledger, DumpRequest, Events, request_binlog};
 use lockstep_binlog::wire::sql_client::{SqlClient, SqlClientError, Target};
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
@@ -25,6 +25,8 @@ const CATCH_UP: Duration = Duration::from_secs(30);
 const ON_THE_WAY_MAX: u64 = 64;
 /// Chunks that are on their way this long are lost.
 const LOST_AFTER: Duration = Duration::from_secs(5);
+/// How often the primary is asked for its settings.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 /// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(300);
 /// How often the same failure is logged.
@@ -56,6 +58,43 @@ pub(super) struct PrimaryReader {
     pub(super) progress: Arc<Progress>,
     pub(super) status: Arc<PrimaryStatus>,
     pub(super) log: Arc<MessageLog>,
+}
+
+/// Where reading begins.
+enum Start {
+    /// With this file.
+    File(FileName),
+    /// With the copy's last event, which the primary must have as well.
+    Event(Place, Bytes, Group),
+}
+
+impl Start {
+    fn place(&self) -> Place {
+        match self {
+            Start::File(file) => Place { file: file.clone(), offset: MAGIC.len() as u64 },
+            Start::Event(place, ..) => place.clone(),
+        }
+    }
+
+    fn follower(&self) -> Follower {
+        match self {
+            Start::File(file) => Follower::of_file(file.clone()),
+            Start::Event(place, event, group) => Follower::after_event(place.clone(), event.clone(), *group),
+        }
+    }
+}
+
+/// What the events are read for.
+enum Purpose {
+    /// To compare the first one with the copy's last one.
+    Compare,
+    /// To copy them.
+    Copy {
+        /// The number of the connection.
+        number: u64,
+        /// Another connection, for questions.
+        control: SqlClient,
+    },
 }
 
 /// Why reading has ended.
@@ -123,8 +162,24 @@ impl PrimaryReader {
             return Err(waits("the copy has lagged behind the log"));
         }
         let mut connection = SqlClient::connect(&self.config.primary)?;
-        let facts = Facts::read(&mut connection)?;
-        let (place, known) = self.begin(&mut connection)?;
+        Facts::read(&mut connection)?;
+        let begin = self.begin(&mut connection)?;
+        // A semi-synchronous request acknowledges everything before its place: the primary's binlog is compared before that.
+        self.follow(self.request(connection, &begin, false)?.0, begin.follower(), Purpose::Compare)?;
+        let connection = SqlClient::connect(&self.config.primary)?;
+        let control = SqlClient::connect(&self.config.primary)?;
+        let (events, acknowledger) = self.request(connection, &begin, true)?;
+        let number = self.progress.connected(acknowledger);
+        self.follow(events, begin.follower(), Purpose::Copy { number, control })
+    }
+
+    fn request(
+        &self,
+        connection: SqlClient,
+        begin: &Start,
+        semi_sync: bool,
+    ) -> Result<(Events, Acknowledger), End> {
+        let place = begin.place();
         let offset = u32::try_from(place.offset)
             .map_err(|_| End::Failed(format!("{} is longer than 4 GiB", place.file)))?;
         let request = DumpRequest {
@@ -132,21 +187,21 @@ impl PrimaryReader {
             report_host: self.config.name.clone(),
             file: place.file.to_string(),
             offset,
-            semi_sync: facts.semi_sync,
+            semi_sync,
+            non_block: !semi_sync,
             heartbeat: HEARTBEAT,
         };
-        let (events, acknowledger) = request_binlog(connection, &request)?;
-        self.progress.connected(acknowledger);
-        self.follow(events, Follower::new(place, known), &facts)
+        Ok(request_binlog(connection, &request)?)
     }
 
-    /// The primary has sent its first event, so it does not refuse the request.
-    fn announce(&self, facts: &Facts, place: &Place) {
+    /// Shows and logs what the primary promises, if that has changed.
+    fn announce(&self, facts: &Facts, before: Option<&Facts>) {
         self.status.connected.store(true, Ordering::Relaxed);
         self.status.durable.store(facts.missing.is_empty(), Ordering::Relaxed);
+        if before.is_some_and(|before| before.missing == facts.missing) {
+            return;
+        }
         let address = &self.config.primary.address;
-        let text = format!("reads the binlog of {address} ({}) from {place}", facts.version);
-        self.log.write(Level::Info, &text);
         match facts.missing.is_empty() {
             true => self.log.write(
                 Level::Info,
@@ -164,84 +219,136 @@ impl PrimaryReader {
         }
     }
 
-    /// Where to begin, and the event there if the copy has it.
-    fn begin(&self, connection: &mut SqlClient) -> Result<(Place, Option<Bytes>), End> {
-        let at_begin = |file: FileName| Place { file, offset: MAGIC.len() as u64 };
+    /// Where to begin.
+    fn begin(&self, connection: &mut SqlClient) -> Result<Start, End> {
         match self.progress.begin(CATCH_UP) {
             None => Err(End::Failed("the copy's end is not known yet".into())),
-            Some(Begin::Event(place, event)) => Ok((place, Some(event))),
-            Some(Begin::File(file)) => Ok((at_begin(file), None)),
+            Some(Begin::Event(place, event, group)) => Ok(Start::Event(place, event, group)),
+            Some(Begin::Unknown) => {
+                // Others have the copy, and may lead.
+                self.progress.fail(
+                    "this member leads and has no copy, because the log no longer begins with the primary's first file: it \
+                     ends, so that another member leads. Start it again"
+                        .into(),
+                );
+                Err(End::NotLeading)
+            }
             Some(Begin::Oldest) => {
                 let rows = connection.rows("SHOW BINARY LOGS")?;
                 let oldest = rows.into_iter().next().and_then(|row| row.into_iter().next()).flatten();
                 let oldest =
                     oldest.ok_or_else(|| End::Failed("it has no binlog: set log_bin there".into()))?;
-                Ok((at_begin(FileName::parse(&oldest)?), None))
+                Ok(Start::File(FileName::parse(&oldest)?))
             }
         }
     }
 
-    fn follow(&self, mut events: Events, mut follower: Follower, facts: &Facts) -> Result<(), End> {
+    /// Reads until this member no longer leads, or the comparison has ended.
+    fn follow(&self, mut events: Events, mut follower: Follower, mut purpose: Purpose) -> Result<(), End> {
         let begin = follower.place().clone();
-        let mut is_announced = false;
-        let (mut submitted, gaps) = self.progress.seen();
-        let (mut heard, mut moved) = (Instant::now(), (Instant::now(), submitted));
-        let mut trx = 0;
+        let mut facts: Option<Facts> = None;
+        let mut asked = Instant::now();
+        let (mut submitted, mut trx) = (0, 0);
+        let (mut heard, mut bytes) = (Instant::now(), 0);
+        let mut moved = (Instant::now(), 0);
         while self.leads() {
-            let (seen, gaps_now) = self.progress.seen();
-            if gaps_now != gaps {
-                return Err(End::Failed(
-                    "a part of the binlog did not reach the log: begins again at its end".into(),
-                ));
-            }
-            if seen >= submitted {
-                submitted = seen;
-            }
-            if seen != moved.1 || seen == submitted {
-                moved = (Instant::now(), seen);
-            } else if moved.0.elapsed() >= LOST_AFTER {
-                return Err(End::Failed(format!(
-                    "the log has not confirmed a part of the binlog for {} s: begins again at its end",
-                    LOST_AFTER.as_secs()
-                )));
-            }
-            if submitted - seen >= ON_THE_WAY_MAX {
-                self.progress.wait(LOOK);
-                continue;
+            if let Purpose::Copy { .. } = &purpose {
+                self.check_way(submitted, &mut moved)?;
             }
             let next = events.next(LOOK).map_err(|error| refused(error, follower.place()))?;
-            let Some(first) = next else {
-                if heard.elapsed() >= SILENCE {
-                    return Err(End::Failed(format!("it has been silent for {} s", SILENCE.as_secs())));
-                }
-                continue;
-            };
-            heard = Instant::now();
-            let mut next = Some(first);
+            // A large event takes time: each byte counts.
+            if events.received() != bytes {
+                (heard, bytes) = (Instant::now(), events.received());
+            } else if heard.elapsed() >= SILENCE {
+                return Err(End::Failed(format!("it has been silent for {} s", SILENCE.as_secs())));
+            }
+            let mut next = next;
             while let Some(received) = next {
                 let is_in_file = follower.take(&received.event)?;
-                if is_in_file && !is_announced {
-                    self.announce(facts, &begin);
-                    is_announced = true;
+                let Purpose::Copy { number, control } = &mut purpose else {
+                    if is_in_file {
+                        return Ok(());
+                    }
+                    next = events.next_received().map_err(|error| refused(error, follower.place()))?;
+                    continue;
+                };
+                if is_in_file && facts.is_none() {
+                    let now = Facts::read(control)?;
+                    let text = format!(
+                        "reads the binlog of {} ({}) from {begin}",
+                        self.config.primary.address, now.version
+                    );
+                    self.log.write(Level::Info, &text);
+                    self.announce(&now, None);
+                    facts = Some(now);
                 }
                 if received.ack {
                     self.progress.expects_ack(follower.place().clone());
                 }
-                // The primary waits for this transaction: what follows it is for the next submission.
                 let is_full = follower.waiting() >= BATCH;
-                next = if is_full { None } else { events.next_received()? };
+                if is_full {
+                    self.submit_all(*number, &mut follower, &mut submitted, &mut trx)?;
+                }
+                next = events.next_received()?;
             }
-            self.progress.received(follower.place());
-            for chunk in follower.chunks() {
-                self.submit(&chunk.encode(), &mut trx)?;
-                submitted += 1;
+            if let Purpose::Copy { number, control } = &mut purpose {
+                self.submit_all(*number, &mut follower, &mut submitted, &mut trx)?;
+                if facts.is_some() && asked.elapsed() >= ASK_EVERY {
+                    asked = Instant::now();
+                    let now = Facts::read(control)?;
+                    self.announce(&now, facts.as_ref());
+                    facts = Some(now);
+                }
             }
         }
         Ok(())
     }
 
-    fn submit(&self, chunk: &[u8], trx: &mut u64) -> Result<(), End> {
-        *trx += 1;
+    /// Fails if chunks were lost on their way through the log.
+    fn check_way(&self, submitted: u64, moved: &mut (Instant, u64)) -> Result<(), End> {
+        let (seen, gaps) = self.progress.seen();
+        if gaps > 0 {
+            return Err(End::Failed(
+                "a part of the binlog did not reach the log: begins again at its end".into(),
+            ));
+        }
+        if seen != moved.1 || seen >= submitted {
+            *moved = (Instant::now(), seen);
+        } else if moved.0.elapsed() >= LOST_AFTER {
+            return Err(End::Failed(format!(
+                "the log has not confirmed a part of the binlog for {} s: begins again at its end",
+                LOST_AFTER.as_secs()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Submits all chunks so far, no more than may be on their way.
+    fn submit_all(
+        &self,
+        number: u64,
+        follower: &mut Follower,
+        submitted: &mut u64,
+        trx: &mut u64,
+    ) -> Result<(), End> {
+        self.progress.received(follower.place());
+        for chunk in follower.chunks() {
+            let mut moved = (Instant::now(), 0);
+            while submitted.saturating_sub(self.progress.seen().0) >= ON_THE_WAY_MAX {
+                if !self.leads() {
+                    return Err(End::NotLeading);
+                }
+                self.check_way(*submitted, &mut moved)?;
+                self.progress.wait(LOOK);
+            }
+            *trx += 1;
+            self.submit(&chunk.encode(), number, *trx)?;
+            *submitted += 1;
+        }
+        Ok(())
+    }
+
+    fn submit(&self, chunk: &[u8], connection: u64, trx: u64) -> Result<(), End> {
         let mut builder = WriteSetBuilder::new();
         builder.append_data(DataKind::Ordered, chunk)?;
         let meta = Meta {
@@ -249,8 +356,8 @@ impl PrimaryReader {
             last_seen: self.node.last_committed().max(0),
             source: self.node.identity().view_uuid,
             epoch: 0,
-            conn: 0,
-            trx: *trx,
+            conn: connection,
+            trx,
         };
         let payload = builder.finish(&meta);
         loop {
@@ -280,8 +387,6 @@ fn refused(error: SqlClientError, place: &Place) -> End {
 /// What the primary says of itself.
 struct Facts {
     version: String,
-    /// Whether the primary waits for acknowledgements at all.
-    semi_sync: bool,
     /// Settings that a durable acknowledgement needs, and that it does not have.
     missing: Vec<String>,
 }
@@ -303,8 +408,7 @@ impl Facts {
             return Err(End::Failed("its binlog has no checksums: set binlog_checksum=CRC32 there".into()));
         }
         let mut missing = Vec::new();
-        let semi_sync = value("rpl_semi_sync_master_enabled")? == "1";
-        if !semi_sync {
+        if value("rpl_semi_sync_master_enabled")? != "1" {
             missing.push("rpl_semi_sync_master_enabled=ON".to_owned());
         }
         if value("rpl_semi_sync_master_wait_point")? != "AFTER_SYNC" {
@@ -316,6 +420,19 @@ impl Facts {
         if value("rpl_semi_sync_master_timeout")?.parse::<u64>().unwrap_or(0) < 3_600_000 {
             missing.push("rpl_semi_sync_master_timeout=3600000 or more".into());
         }
-        Ok(Facts { version: value("version")?, semi_sync, missing })
+        if value("sync_binlog")? != "1" {
+            missing.push("sync_binlog=1".into());
+        }
+        let version = value("version")?;
+        if missing.is_empty() {
+            let status = connection.rows("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_status'")?;
+            let status = status.into_iter().next().and_then(|row| row.into_iter().nth(1)).flatten();
+            if status.is_some_and(|status| status != "ON") {
+                missing.push(
+                    "rpl_semi_sync_master_enabled=OFF and ON again, because it has given up waiting".into(),
+                );
+            }
+        }
+        Ok(Facts { version, missing })
     }
 }

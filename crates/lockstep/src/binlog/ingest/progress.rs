@@ -5,7 +5,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockstep_binlog::ingest::{FileName, Place};
+use lockstep_binlog::event::Group;
+use lockstep_binlog::ingest::Place;
 use lockstep_binlog::wire::source::Acknowledger;
 use lockstep_node::core::Seqno;
 
@@ -17,10 +18,10 @@ const ACKS_MAX: usize = 1 << 20;
 pub(super) enum Begin {
     /// With the primary's oldest file: there is no copy yet.
     Oldest,
-    /// With this file, whose first events are not complete in the copy.
-    File(FileName),
-    /// With the copy's last event, which the primary must have as well.
-    Event(Place, Bytes),
+    /// Nobody knows here: the group may have a copy, and this member has neither files nor the log's begin.
+    Unknown,
+    /// With the copy's last event, which the primary must have as well, and the event group behind it.
+    Event(Place, Bytes, Group),
 }
 
 /// Places in the primary's binlog.
@@ -49,9 +50,13 @@ struct State {
     end: Option<Place>,
     /// The last entry of the log that was taken.
     done: Seqno,
-    /// Own chunks that were taken, and own chunks whose predecessor is missing.
+    /// The number of the present connection to the primary.
+    connection: u64,
+    /// Chunks of it that have come back from the log, and how many of these were gaps.
     seen: u64,
     gaps: u64,
+    /// Why this member must end, for people.
+    failed: Option<String>,
     /// Places that the primary waits for, ascending, and the connection for the answers.
     acks: VecDeque<Place>,
     acknowledger: Option<Acknowledger>,
@@ -89,13 +94,25 @@ impl Progress {
         self.changed.notify_all();
     }
 
-    /// A chunk of this member has come back from the log.
-    pub(super) fn saw_own(&self, is_gap: bool) {
+    /// A chunk that this member has submitted during this connection has come back from the log.
+    pub(super) fn saw_own(&self, connection: u64, is_gap: bool) {
         let mut state = self.lock();
-        state.seen += 1;
-        state.gaps += u64::from(is_gap);
+        if state.connection == connection {
+            state.seen += 1;
+            state.gaps += u64::from(is_gap);
+        }
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// This member must end.
+    pub(super) fn fail(&self, text: String) {
+        self.lock().failed = Some(text);
+    }
+
+    /// Why this member must end, if it must.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.lock().failed.clone()
     }
 
     /// Answers the primary for all that is in the copy now.
@@ -126,11 +143,14 @@ impl Progress {
         Self::acknowledge(&mut state);
     }
 
-    /// Reading begins: acknowledgements leave by this connection.
-    pub(super) fn connected(&self, acknowledger: Acknowledger) {
+    /// Reading begins: acknowledgements leave by this connection. Returns its number.
+    pub(super) fn connected(&self, acknowledger: Acknowledger) -> u64 {
         let mut state = self.lock();
         state.acks.clear();
         state.acknowledger = Some(acknowledger);
+        state.connection += 1;
+        (state.seen, state.gaps) = (0, 0);
+        state.connection
     }
 
     /// Reading has ended.
@@ -140,7 +160,7 @@ impl Progress {
         state.acknowledger = None;
     }
 
-    /// Own chunks that have come back, and how many of them were gaps.
+    /// Chunks of the present connection that have come back, and how many of them were gaps.
     pub(super) fn seen(&self) -> (u64, u64) {
         let state = self.lock();
         (state.seen, state.gaps)
