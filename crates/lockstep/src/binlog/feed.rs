@@ -12,6 +12,8 @@ use lockstep_node::{Delivery, Ordered, StatementResult, ViewInfo, ViewStatus};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// The name of the files: `lockstep-bin.000001`.
+pub(super) const FILES: &str = "lockstep-bin";
 /// A file begins after each multiple of this.
 pub(super) const FILE_SEQNOS: Seqno = 1 << 16;
 /// A file that has this size ends before the next group.

@@ -1,6 +1,7 @@
 //! `lockstep binlog`: the cluster's transactions as one MariaDB binlog, from a member without a database.
 
 mod feed;
+mod member_feed;
 mod serve;
 
 pub(crate) use serve::ServeArgs;
