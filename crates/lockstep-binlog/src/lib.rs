@@ -5,6 +5,7 @@
 //! - [`event`] builds and parses binlog events. It performs no I/O.
 //! - [`gtid`] has GTIDs, a replica's GTID state and the state of a stream.
 //! - [`library`] is a directory of binlog files with one writer and many readers.
+//! - [`archive`] copies a library to a directory or an object store, and restores from there.
 //! - [`wire`] serves a library to replicas and tools, as a MariaDB server would.
 //! - [`stream`] turns the entries of a cluster's log into event groups. The others know nothing of a cluster.
 //!
@@ -13,6 +14,7 @@
 #![warn(missing_docs, unreachable_pub)]
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod codec;
 pub mod event;
 #[cfg(test)]
