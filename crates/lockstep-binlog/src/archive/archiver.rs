@@ -162,8 +162,12 @@ impl<S: Store> Archiver<S> {
     pub fn advance(&mut self, to: &Progress) -> Result<Advance, ArchiveError> {
         let result = self.advance_to(to);
         // The buffers may have more than what is listed.
-        if result.is_err() {
-            self.current = None;
+        if result.is_err()
+            && let Some(current) = self.current.take()
+            && matches!(result, Err(ArchiveError::Store(StoreError::Conflict)))
+        {
+            // What was stored just now is not listed, and the other archiver may have gone on to the next file.
+            let _ = self.remove_leftovers(current.file());
         }
         result
     }
@@ -318,6 +322,7 @@ impl<S: Store> Archiver<S> {
             };
         };
         if manifest.next.is_some() {
+            self.remove_leftovers(manifest.file)?;
             return self.begin_after(&manifest);
         }
         let (number, end) = (manifest.file, manifest.end());

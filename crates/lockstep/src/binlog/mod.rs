@@ -4,6 +4,7 @@ mod archive;
 mod feed;
 mod member_feed;
 mod restore;
+mod s3;
 mod serve;
 mod target;
 
