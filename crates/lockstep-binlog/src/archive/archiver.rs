@@ -161,12 +161,12 @@ impl<S: Store> Archiver<S> {
     /// [`ArchiveError`]. If [`ArchiveError::is_transient`], a later call goes on.
     pub fn advance(&mut self, to: &Progress) -> Result<Advance, ArchiveError> {
         let result = self.advance_to(to);
-        // The buffers may have more than what is listed.
+        // The buffers may have more than the manifest lists.
         if result.is_err()
             && let Some(current) = self.current.take()
             && matches!(result, Err(ArchiveError::Store(StoreError::Conflict)))
         {
-            // What was stored just now is not listed, and the other archiver may have gone on to the next file.
+            // The parts stored just now are not listed, and the other archiver may have gone on to the next file.
             let _ = self.remove_leftovers(current.file());
         }
         result
@@ -381,7 +381,7 @@ impl<S: Store> Archiver<S> {
         let numbers: Vec<u64> = files.iter().filter_map(|(name, _)| self.library.number_of(name)).collect();
         match numbers.first() {
             Some(first) if *first > number => Err(ArchiveError::Refused(format!(
-                "the archive in {} ends in {}, and the files in {} begin with {}: what lies between would be missing. Stop \
+                "the archive in {} ends in {}, and the files in {} begin with {}: the transactions in between would be missing. Stop \
                  this instance, and start it with an empty directory (--dir), so that it goes on from the archive's end; or \
                  name another target with --to",
                 self.store.name(),

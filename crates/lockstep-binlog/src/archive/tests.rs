@@ -166,7 +166,7 @@ impl Instance {
         Instance { writer, clocks, done: position, variant }
     }
 
-    /// Goes on from what the archive has.
+    /// Goes on from the archive's end.
     fn fetched(dir: &Path, store: &Memory) -> Option<Instance> {
         let start = StartPoint::find(store).unwrap()?;
         start.fetch(store, dir).unwrap();
@@ -329,7 +329,7 @@ fn archive_goes_on_after_a_crash_at_each_operation() {
             assert!(again.as_ref().is_err_and(ArchiveError::is_transient) || again.is_ok());
             check(&store, &canonical);
             instance.archive_all(&store.alive()).unwrap();
-            // The next start removes what no manifest lists.
+            // The next start removes objects that no manifest lists.
             instance.archive_all(&store.alive()).unwrap();
             is_complete(&store, &canonical);
         }
@@ -392,7 +392,7 @@ fn local_files_behind_a_gap_are_refused() {
     let mut later = Instance::open(&other.0, 40, Some(clock(40)), 0);
     let progress = later.write_to(50);
     let error = later.archiver(store.clone()).unwrap().advance(&progress).unwrap_err();
-    assert!(error.to_string().contains("what lies between would be missing"), "{error}");
+    assert!(error.to_string().contains("the transactions in between would be missing"), "{error}");
 }
 
 #[test]
@@ -543,7 +543,7 @@ fn restore_refuses_damaged_and_missing_objects() {
 }
 
 #[test]
-fn failing_statement_is_restored_for_a_client_that_stops_at_errors() {
+fn failing_statement_is_restored_for_clients_that_stop() {
     let (store, folder, out) = (Memory::default(), Folder::new(), Folder::new());
     let mut instance = Instance::open(&folder.0, 0, None, 0);
     instance.write_to(1);

@@ -13,6 +13,9 @@ use std::process::ExitCode;
 /// The files in which `mariadb-backup` notes the position of a member.
 const BACKUP_FILES: [&str; 2] = ["xtrabackup_galera_info", "mariadb_backup_galera_info"];
 
+/// How many statements that failed are listed.
+const FAILED_SHOWN: usize = 10;
+
 #[derive(Args, Debug, Default, Clone)]
 pub(crate) struct RestoreArgs {
     /// The archive: a directory, or s3://BUCKET/PREFIX with credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
@@ -72,11 +75,12 @@ fn report(restored: &Restored, head: &Head, into: &Path) {
         }
         None => println!("left out      none"),
     }
-    for (seqno, code) in &restored.failed {
-        println!(
-            "failed        {} failed with error {code} on the cluster's servers, and does again",
-            head.gtid(*seqno)
-        );
+    for (seqno, code) in restored.failed.iter().take(FAILED_SHOWN) {
+        let gtid = head.gtid(*seqno);
+        println!("failed        {gtid} failed with error {code} on the cluster's servers, and does again");
+    }
+    if restored.failed.len() > FAILED_SHOWN {
+        println!("failed        {} more statements", restored.failed.len() - FAILED_SHOWN);
     }
     println!("apply         mariadb-binlog {}/{}.* | mariadb", into.display(), head.files);
 }

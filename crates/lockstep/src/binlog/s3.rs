@@ -12,8 +12,8 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How long the client itself repeats a request. The archiver repeats it after that, and says so.
 const RETRY: Duration = Duration::from_secs(20);
-/// The limit of one request.
-const REQUEST: Duration = Duration::from_secs(120);
+/// The limit of one request: a part has at most 4 MiB, or one event of up to 1 GiB.
+const REQUEST: Duration = Duration::from_secs(300);
 
 /// A bucket, or the objects of a bucket below a prefix.
 pub(super) struct S3Store {
@@ -73,10 +73,8 @@ impl S3Store {
         let runtime = runtime.map_err(|e| refused(format!("cannot start a runtime for {url}: {e}")))?;
         let store = S3Store { name: url.trim_end_matches('/').to_owned(), prefix, s3, runtime };
         // A wrong bucket or key is an error now, not in the log later.
-        match store.list("") {
-            Err(StoreError::Refused(text)) => Err(StoreError::Refused(text)),
-            _ => Ok(store),
-        }
+        store.list("")?;
+        Ok(store)
     }
 
     fn path(&self, key: &str) -> Path {
@@ -85,13 +83,15 @@ impl S3Store {
 
     fn failed(&self, what: &str, key: &str, error: &Error) -> StoreError {
         let text = format!("cannot {what} {}/{key}: {}", self.name, with_causes(error));
+        let is_missing =
+            |error: &Error| matches!(error, Error::NotFound { .. }) || text.contains("NoSuchBucket");
         match error {
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } | Error::NotImplemented { .. } => {
                 StoreError::Refused(format!(
                     "{text}. The credentials (AWS_ACCESS_KEY_ID, …) must allow GetObject, PutObject, DeleteObject and ListBucket"
                 ))
             }
-            Error::NotFound { .. } => {
+            error if is_missing(error) => {
                 StoreError::Refused(format!("{text}. Is the bucket there, in the region AWS_REGION?"))
             }
             _ => StoreError::Unavailable(text),
@@ -110,7 +110,8 @@ fn with_causes(error: &Error) -> String {
         }
         cause = error.source();
     }
-    text
+    // Servers answer with a document of several lines.
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn version(e_tag: Option<String>) -> Result<Version, StoreError> {
@@ -153,7 +154,8 @@ impl Store for S3Store {
             }
         };
         let options = PutOptions { mode, ..PutOptions::default() };
-        let put = self.s3.put_opts(&self.path(key), bytes.to_vec().into(), options);
+        let path = self.path(key);
+        let put = self.s3.put_opts(&path, bytes.to_vec().into(), options);
         match self.runtime.block_on(put) {
             Ok(done) => version(done.e_tag),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Err(StoreError::Conflict),
