@@ -69,6 +69,8 @@ pub struct Archiver<S> {
     part_bytes: u64,
     /// `None` until the archive's end is found in the local files.
     current: Option<Current>,
+    /// A manifest was there.
+    is_begun: bool,
 }
 
 /// The file at the archive's end.
@@ -130,7 +132,7 @@ impl<S: Store> Archiver<S> {
                 of(&head)
             )));
         }
-        Ok(Archiver { store, head, library, clocks, part_bytes: PART_BYTES, current: None })
+        Ok(Archiver { store, head, library, clocks, part_bytes: PART_BYTES, current: None, is_begun: false })
     }
 
     /// Sets the size from which on a part is not replaced.
@@ -301,6 +303,7 @@ impl<S: Store> Archiver<S> {
         }
         let when = current.version.clone().map_or(When::Absent, When::Is);
         let version = self.store.put(&manifest_key(&name), &manifest.encode(), &when)?;
+        self.is_begun = true;
         current.version = Some(version);
         current.manifest = manifest;
         current.stored.clear();
@@ -315,12 +318,16 @@ impl<S: Store> Archiver<S> {
     /// Finds the end of the archive in the local files. `None` if these do not reach it yet.
     fn find_end(&mut self, to: &Progress) -> Result<Option<Current>, ArchiveError> {
         let Some((manifest, version)) = last_manifest(&self.store, &self.head.files)? else {
+            if self.is_begun {
+                return Err(ArchiveError::Refused(format!("the archive in {} is gone", self.store.name())));
+            }
             let first = self.library.files().first().and_then(|(name, _)| self.library.number_of(name));
             return match first {
                 Some(first) => self.begin_file(first, Mark::default(), Mark::default()).map(Some),
                 None => Ok(None),
             };
         };
+        self.is_begun = true;
         if manifest.next.is_some() {
             self.remove_leftovers(manifest.file)?;
             return self.begin_after(&manifest);

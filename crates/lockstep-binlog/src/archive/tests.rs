@@ -383,6 +383,22 @@ fn archive_with_other_bytes_is_refused_and_kept() {
 }
 
 #[test]
+fn archive_that_is_gone_is_not_begun_again() {
+    let (store, folder) = (Memory::default(), Folder::new());
+    let mut instance = Instance::open(&folder.0, 0, None, 0);
+    let mut archiver = instance.archiver(store.clone()).unwrap();
+    let progress = instance.write_to(15);
+    archiver.advance(&progress).unwrap();
+    store.objects.lock().unwrap().clear();
+    let progress = instance.write_to(30);
+    let conflict = archiver.advance(&progress).unwrap_err();
+    assert!(conflict.is_transient(), "{conflict}");
+    let error = archiver.advance(&progress).unwrap_err();
+    assert!(!error.is_transient() && error.to_string().contains("memory is gone"), "{error}");
+    assert!(!store.keys().iter().any(|key| key.ends_with("/manifest")), "{:?}", store.keys());
+}
+
+#[test]
 fn local_files_behind_a_gap_are_refused() {
     let store = Memory::default();
     let (folder, other) = (Folder::new(), Folder::new());

@@ -98,6 +98,8 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
     let log = Arc::new(MessageLog::open(plan.log.clone())?);
     let store = open_target(&args.to, true)?;
     let signals = Signals::block();
+    let known_target = KnownTarget::in_dir(&plan.dir);
+    known_target.check(store.as_ref())?;
     let start = start_if_empty(&plan.dir, store.as_ref())?;
     if let Some(start) = &start {
         let (files, seqno) = (plan.dir.join("files"), start.resume.seqno);
@@ -113,7 +115,7 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
     let position = saved.load()?;
     check_history(store.as_ref(), position, &plan.dir)?;
     let known = start.map(|start| start.resume.clock);
-    let copier = Copier::new(&args, &writer, store, log.clone());
+    let copier = Copier::new(&args, &writer, (store, known_target), log.clone());
     let mut feed = Feed::new(writer, saved, args.gtid_domain_id);
     feed.keep_clocks(known, position)?;
     let lines = log.clone();
@@ -155,7 +157,37 @@ fn check_history(store: &dyn Store, position: Gtid, dir: &Path) -> Result<(), St
     }
 }
 
-/// What the thread of deliveries and the one of the archive tell one another.
+/// The archive that this instance has written to: a file in its directory. If that archive is gone, for instance because
+/// its disk is not mounted, another one must not begin in its place unnoticed.
+struct KnownTarget {
+    path: PathBuf,
+}
+
+impl KnownTarget {
+    fn in_dir(dir: &Path) -> KnownTarget {
+        KnownTarget { path: dir.join("target") }
+    }
+
+    fn check(&self, store: &dyn Store) -> Result<(), String> {
+        let known = std::fs::read_to_string(&self.path).unwrap_or_default();
+        if known.trim_end() == store.name() && read_head(store).map_err(|e| e.to_string())?.is_none() {
+            return Err(format!(
+                "the archive in {} is gone. Is its disk mounted? To begin a new one, remove the file {}",
+                store.name(),
+                self.path.display()
+            ));
+        }
+        Ok(())
+    }
+
+    fn note(&self, store: &impl Store) -> Result<(), String> {
+        let text = format!("{}\n", store.name());
+        std::fs::write(&self.path, text)
+            .map_err(|e| format!("{} cannot be written: {e}", self.path.display()))
+    }
+}
+
+/// The state that the thread of deliveries and the archive's thread share.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
@@ -179,11 +211,17 @@ struct Copier {
 }
 
 impl Copier {
-    fn new(args: &ArchiveArgs, writer: &Writer, store: Box<dyn Store>, log: Arc<MessageLog>) -> Copier {
+    fn new(
+        args: &ArchiveArgs,
+        writer: &Writer,
+        (store, known_target): (Box<dyn Store>, KnownTarget),
+        log: Arc<MessageLog>,
+    ) -> Copier {
         let shared = Arc::new(Shared::default());
         let worker = Worker {
             shared: shared.clone(),
             store,
+            known_target,
             library: writer.library().clone(),
             log,
             interval: Duration::from_secs(args.interval),
@@ -229,6 +267,7 @@ fn head_of(history: Uuid, domain: u32) -> Head {
 struct Worker {
     shared: Arc<Shared>,
     store: Box<dyn Store>,
+    known_target: KnownTarget,
     library: Library,
     log: Arc<MessageLog>,
     interval: Duration,
@@ -244,11 +283,12 @@ impl Worker {
     }
 
     fn copy(self, head: Head) -> Result<(), String> {
-        let Worker { shared, store, library, log, interval, keep } = self;
+        let Worker { shared, store, known_target, library, log, interval, keep } = self;
         let target = store.name();
         let clocks = || Clocks::new(library.dir(), FILE_SEQNOS as u64);
         let mut archiver =
             Archiver::open(store, head.clone(), library.clone(), clocks()).map_err(|e| e.to_string())?;
+        known_target.note(archiver.store())?;
         let mut notices = Notices::new(log.clone(), target);
         let mut expired_at: Option<Instant> = None;
         let mut copied: Option<Progress> = None;
