@@ -646,7 +646,7 @@ fn clocks_are_the_same_after_a_second_reading() {
         assert_eq!(log.note(seqno, time(seqno)).unwrap(), clock(seqno));
     }
     log.sync().unwrap();
-    // The entries after 24, whose time is ahead, are read again.
+    // The entries after 24 are read again. The time of 24 is ahead of theirs.
     let mut log = ClockLog::new(&folder.0, BLOCK);
     log.begin(24, None).unwrap();
     for seqno in 25..=50 {
