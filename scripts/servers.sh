@@ -23,6 +23,7 @@ second=(chaos:: galera:: rejoin:: restart:: special:: stress:: tools:: up:: veri
 long=(
     allow::allow_list_table_lock_delays_joiner_only
     applying::delayed_member_killed_in_ddl_and_stream_recovers
+    archive::backup_and_s3_archive_give_tables_of_a_time
     binlog::full_disk_delays_the_stream_and_damages_nothing
     binlog::replica_of_binlog_server_has_what_the_cluster_has
     binlog::replica_that_switches_between_instances_loses_nothing

@@ -85,6 +85,7 @@ if [ "$purpose" = test ]; then
     need mkfs.ext4 e2fsprogs
     need mount mount
     need prometheus-mysqld-exporter prometheus-mysqld-exporter
+    python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv"
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"
     [ -e /usr/share/mysql/mysql-test/mariadb-test-run.pl ] || packages="$packages mariadb-test"
 fi
@@ -144,4 +145,12 @@ if [ "$purpose" = test ] && ! have cargo-deny; then
     say "building cargo-deny, which checks licences and sources of dependencies: takes minutes, once"
     quietly "building cargo-deny" cargo install --locked --version 0.20.2 cargo-deny ||
         fail "cargo install cargo-deny failed"
+fi
+
+# An S3 server for the test of archives.
+moto=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/moto
+if [ "$purpose" = test ] && [ ! -x "$moto/bin/moto_server" ]; then
+    quietly "installing moto, an S3 server for tests, in $moto" sh -c '
+        python3 -m venv "$1" && "$1/bin/pip" install "moto[server]==5.2.1"' sh "$moto" ||
+        fail "moto could not be installed"
 fi

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lockstep_fuzz::{Target, outcome};
 
+use crate::archive::{Head, Indexed, MANIFEST_MAX, Manifest, Mark, Part, decode_index, encode_index};
 use crate::event::tests::{parse_any, repair, samples};
 use crate::event::{Checksum, Group, HEADER_LEN, Header, MAGIC, to_begin, to_dummy, without_checksum};
 use crate::gtid::ReplicaState;
@@ -256,6 +257,56 @@ fn events_of_a_primary() {
     target.run();
 }
 
+/// Makes the sum in the last line of a description right again.
+fn repair_sum(text: &mut [u8]) {
+    let Some(body) = text.len().checked_sub(13) else { return };
+    if text[body..].starts_with(b"sum ") {
+        let sum = format!("{:08x}", crc32fast::hash(&text[..body]));
+        text[body + 4..body + 12].copy_from_slice(sum.as_bytes());
+    }
+}
+
+#[test]
+fn descriptions_of_archives() {
+    let test = |input: &[u8]| {
+        assert!(input.len() as u64 <= MANIFEST_MAX);
+        let (head, manifest) = (Head::decode(input), Manifest::decode(input));
+        if let Ok(head) = &head {
+            assert_eq!(Head::decode(&head.encode()).as_ref(), Ok(head));
+            assert!(!head.files.contains('/'));
+        }
+        if let Ok(manifest) = &manifest {
+            assert_eq!(Manifest::decode(&manifest.encode()).as_ref(), Ok(manifest));
+            let length: u64 = manifest.parts.iter().map(|part| part.end - part.begin).sum();
+            assert_eq!(length, manifest.end(), "no gap");
+            assert!(manifest.parts.iter().all(|part| !part.key("bin.000001")[11..].contains('/')));
+        }
+        outcome(&(head, manifest))
+    };
+    let part =
+        |begin, end, groups| Part { begin, end, digest: "ab".repeat(32), groups, index: "0f".repeat(32) };
+    let mark = |seqno, clock| Mark { seqno, clock };
+    let gtid = crate::Gtid { domain: 1, server: 5, seqno: 8 };
+    let manifest = Manifest {
+        file: 11,
+        before: crate::StreamState::from_list(&[gtid]),
+        resume: mark(10, 90),
+        complete: mark(30, 200),
+        next: Some(12),
+        parts: vec![
+            part(0, 500, Some((9, mark(12, 100)))),
+            part(500, 900, None),
+            part(900, 1000, Some((20, mark(29, 150)))),
+        ],
+    };
+    let history = lockstep_core::Uuid([9; 16]);
+    let head = Head { files: "lockstep-bin".into(), history, domain: 1, server: 5 };
+    let mut target = Target::new("archive", DIR, vec![head.encode(), manifest.encode()], &test);
+    target.repair = Some(&|text| repair_sum(text));
+    target.text = true;
+    target.run();
+}
+
 #[test]
 fn packets_of_a_primary() {
     let samples = vec![b"\0\xef\x01event".to_vec(), b"\xff\xd4\x04#HY000no such file".to_vec()];
@@ -265,4 +316,32 @@ fn packets_of_a_primary() {
         outcome(&parsed)
     };
     Target::new("packet-of-primary", DIR, samples, &test).run();
+}
+
+#[test]
+fn indexes_of_archives() {
+    let test = |input: &[u8]| {
+        let groups = decode_index(input);
+        if let Ok(groups) = &groups {
+            assert!(groups.windows(2).all(|pair| {
+                let [a, b] = pair else { return false };
+                a.seqno < b.seqno && a.begin < b.begin && a.clock <= b.clock
+            }));
+            assert_eq!(decode_index(&encode_index(groups)).as_ref(), Ok(groups));
+        }
+        outcome(&groups)
+    };
+    let groups = [
+        (5, 300, 1_900_000_000_000_000),
+        (6, 900, 1_900_000_000_000_000),
+        (900, 70_000, 1_900_000_001_000_000),
+    ];
+    let groups = groups.map(|(seqno, begin, clock)| Indexed { seqno, begin, clock });
+    let mut target = Target::new("index", DIR, vec![encode_index(&groups), encode_index(&[])], &test);
+    target.repair = Some(&|index| {
+        if let Some((body, crc)) = index.split_last_chunk_mut::<4>() {
+            crc.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
+        }
+    });
+    target.run();
 }

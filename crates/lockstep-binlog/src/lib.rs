@@ -5,6 +5,7 @@
 //! - [`event`] builds and parses binlog events. It performs no I/O.
 //! - [`gtid`] has GTIDs, a replica's GTID state and the state of a stream.
 //! - [`library`] is a directory of binlog files with one writer and many readers.
+//! - [`archive`] copies a library to a directory or an object store, and restores from there.
 //! - [`wire`] serves a library to replicas and tools, as a MariaDB server would; and reads the binlog of another server.
 //! - [`ingest`] copies such a binlog to several members by way of their log.
 //! - [`stream`] turns the entries of a cluster's log into event groups. Only these two know of a log.
@@ -14,6 +15,7 @@
 #![warn(missing_docs, unreachable_pub)]
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod codec;
 pub mod event;
 #[cfg(test)]

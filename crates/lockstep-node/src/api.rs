@@ -437,6 +437,8 @@ pub struct ViewInfo {
     pub members: Vec<ViewMember>,
     /// This member's index in `members`; `None` in a view without this member.
     pub my_index: Option<usize>,
+    /// Of an entry of the log: the leader's wall clock at the append, in µs since 1970.
+    pub time: Option<Micros>,
 }
 
 impl ViewInfo {
@@ -449,6 +451,7 @@ impl ViewInfo {
             status: ViewStatus::Disconnected,
             members: Vec::new(),
             my_index: None,
+            time: None,
         }
     }
 }
@@ -468,6 +471,8 @@ pub struct Ordered {
     pub serial: bool,
     /// The member that proposed it.
     pub origin: MemberId,
+    /// The leader's wall clock at the append, in µs since 1970. It may be before that of an earlier entry.
+    pub time: Micros,
     /// The write-set, its pieces put together.
     pub writeset: WriteSet,
 }

@@ -399,8 +399,15 @@ mod tests {
 
     fn view(status: ViewStatus, seqno: Seqno, in_log: bool) -> Delivery {
         let gtid = Gtid { uuid: Uuid([1; 16]), seqno };
-        let info =
-            ViewInfo { gtid, before: gtid.seqno, number: 1, status, members: Vec::new(), my_index: None };
+        let info = ViewInfo {
+            gtid,
+            before: gtid.seqno,
+            number: 1,
+            status,
+            members: Vec::new(),
+            my_index: None,
+            time: None,
+        };
         Delivery::View { info, in_log }
     }
 
@@ -412,6 +419,7 @@ mod tests {
             depends_on: 0,
             serial: false,
             origin: Uuid([2; 16]),
+            time: 0,
             writeset: WriteSet::void(),
         })
     }

@@ -197,6 +197,7 @@ mod tests {
             depends_on: 6,
             serial: false,
             origin: Uuid([2; 16]),
+            time: 0,
             writeset: WriteSet::void(),
         };
         let submission = Submission::unattended();

@@ -388,6 +388,7 @@ mod tests {
                 status,
                 members: Vec::new(),
                 my_index: None,
+                time: None,
             };
             assert!(end_by(Delivery::View { info, in_log: false }, &mut left).is_none());
             assert_eq!(matches!(end_by(Delivery::Closed, &mut left), Some(End::Closed)), ended, "{status:?}");

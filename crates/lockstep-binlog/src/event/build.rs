@@ -87,6 +87,16 @@ impl EventWriter {
         self.position
     }
 
+    /// Bytes of the events so far.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether there is no event yet.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
     /// The events.
     ///
     /// # Errors

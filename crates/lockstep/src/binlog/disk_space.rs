@@ -26,6 +26,13 @@ impl FileError {
     }
 }
 
+impl FileError {
+    /// The text for people.
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}
+
 impl From<LibraryError> for FileError {
     fn from(error: LibraryError) -> FileError {
         FileError { is_full: error.is_disk_full(), text: error.to_string() }

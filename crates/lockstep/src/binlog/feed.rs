@@ -4,6 +4,7 @@
 //! instance has the same files.
 
 use super::disk_space::{DiskSpace, FileError};
+use lockstep_binlog::archive::{ClockLog, Mark, Progress};
 use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
 use lockstep_binlog::stream::{Group, Item, Stream, server_id_of};
 use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState, Writer};
@@ -14,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The name of the files: `lockstep-bin.000001`.
+pub(super) const FILES: &str = "lockstep-bin";
 /// A file begins after each multiple of this.
 pub(super) const FILE_SEQNOS: Seqno = 1 << 16;
 /// A file that has this size ends before the next group.
@@ -58,7 +61,7 @@ impl SavedPosition {
     }
 
     /// Saves the position, durably.
-    fn save(&self, position: Gtid) -> Result<(), FileError> {
+    pub(super) fn save(&self, position: Gtid) -> Result<(), FileError> {
         let next = self.path.with_extension("new");
         let write = || -> std::io::Result<()> {
             std::fs::write(&next, format!("{}:{}\n", position.uuid, position.seqno))?;
@@ -87,6 +90,9 @@ pub(super) struct Feed {
     synced_at: Instant,
     /// The seqno in the file of the position.
     saved_seqno: Seqno,
+    /// The clocks of all entries, for an archive.
+    clocks: Option<ClockLog>,
+    progress: Option<Progress>,
 }
 
 impl Feed {
@@ -103,7 +109,27 @@ impl Feed {
             buffer: Vec::new(),
             synced_at: Instant::now(),
             saved_seqno: -1,
+            clocks: None,
+            progress: None,
         }
+    }
+
+    /// Also keeps the clocks of all entries, beside the files. `known`: the clock of the position, if it is known from
+    /// elsewhere.
+    pub(super) fn keep_clocks(&mut self, known: Option<u64>, position: Gtid) -> Result<(), String> {
+        let mut clocks = ClockLog::new(self.writer.library().dir(), FILE_SEQNOS as u64);
+        clocks.begin(position.seqno.max(0) as u64, known).map_err(|e| self.no_clocks(&e))?;
+        self.clocks = Some(clocks);
+        Ok(())
+    }
+
+    fn no_clocks(&self, error: &std::io::Error) -> String {
+        format!("the clocks in {} cannot be used: {error}", self.writer.library().dir().display())
+    }
+
+    fn note_clock(&mut self, seqno: Seqno, time: Option<u64>) -> Result<(), String> {
+        let (Some(clocks), Some(time)) = (&mut self.clocks, time) else { return Ok(()) };
+        clocks.note(seqno.max(1) as u64, time).map(drop).map_err(|e| self.no_clocks(&e))
     }
 
     /// Takes a delivery.
@@ -127,6 +153,9 @@ impl Feed {
     }
 
     fn on_view(&mut self, info: ViewInfo, in_log: bool) -> Result<(), String> {
+        if in_log && self.stream.is_some() {
+            self.note_clock(info.gtid.seqno, info.time)?;
+        }
         let view = View { number: info.number as u64, members: info.members };
         let Some(stream) = &mut self.stream else {
             self.view = view;
@@ -153,6 +182,8 @@ impl Feed {
     fn begin(&mut self, position: Gtid) -> Result<(), String> {
         self.history = position.uuid;
         self.written = match self.last_in_library(server_id_of(position.uuid))? {
+            // Behind the last group there may be entries without one, up to the saved position.
+            Some(last) if last < position.seqno && self.saved.load()? == position => position.seqno,
             Some(last) if last < position.seqno => return Err(CANNOT_CONTINUE.into()),
             Some(last) => last,
             None => position.seqno,
@@ -181,6 +212,7 @@ impl Feed {
     }
 
     fn on_ordered(&mut self, ordered: Ordered) -> Result<(), String> {
+        self.note_clock(ordered.seqno, Some(ordered.time))?;
         let Some(stream) = &mut self.stream else { return Ok(()) };
         let Ordered { seqno, kind, pass, writeset, .. } = ordered;
         let item = match kind {
@@ -292,6 +324,7 @@ impl Feed {
     pub(super) fn sync(&mut self) -> Result<Option<Seqno>, String> {
         self.flush()?;
         self.synced_at = Instant::now();
+        self.sync_clocks()?;
         let Some(stream) = &self.stream else { return Ok(None) };
         let seqno = stream.resume_position();
         if seqno == self.saved_seqno {
@@ -301,6 +334,32 @@ impl Feed {
         self.space.retry(|| self.saved.save(Gtid { uuid: self.history, seqno }))?;
         self.saved_seqno = seqno;
         Ok(Some(seqno))
+    }
+
+    /// Makes the clocks durable: before the position, as entries before that one are not delivered again.
+    fn sync_clocks(&mut self) -> Result<(), String> {
+        let (Some(clocks), Some(stream)) = (&mut self.clocks, &self.stream) else { return Ok(()) };
+        let synced = clocks.sync();
+        let mark = |seqno: Seqno, clocks: &ClockLog| -> std::io::Result<Mark> {
+            Ok(Mark { seqno: seqno.max(0) as u64, clock: clocks.at(seqno.max(0) as u64)? })
+        };
+        let progress = synced.and_then(|()| {
+            let end = self.writer.end();
+            let marks = (mark(stream.done(), clocks)?, mark(stream.resume_position(), clocks)?);
+            Ok(end.map(|end| Progress { end, complete: marks.0, resume: marks.1 }))
+        });
+        self.progress = progress.map_err(|e| self.no_clocks(&e))?;
+        Ok(())
+    }
+
+    /// How far the files are complete, as of the last sync. `None` without files or clocks.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        self.progress
+    }
+
+    /// The history of the stream, once it has begun.
+    pub(super) fn history(&self) -> Option<Uuid> {
+        self.stream.as_ref().map(|_| self.history)
     }
 
     /// The server id of the stream's events, once it has begun.

@@ -1,17 +1,24 @@
 //! `lockstep binlog`: the cluster's transactions as one MariaDB binlog, from a member without a database.
 
+mod archive;
 mod disk_space;
 mod feed;
 mod ingest;
+mod member_feed;
 mod options;
 mod report;
+mod restore;
 mod retention;
+mod s3;
 mod serve;
+mod target;
 mod upstream;
 
+pub(crate) use archive::ArchiveArgs;
 pub(crate) use ingest::IngestStatus;
 pub(crate) use options::ServeArgs;
 pub(crate) use report::{BinlogStatus, ConsumerStatus};
+pub(crate) use restore::RestoreArgs;
 
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
@@ -26,6 +33,10 @@ pub(crate) struct BinlogArgs {
 enum BinlogCommand {
     /// Serve MariaDB replicas and tools that read a binlog. Runs in the foreground until SIGTERM.
     Serve(Box<ServeArgs>),
+    /// Copy the cluster's transactions to a directory or an S3 bucket. Runs in the foreground until SIGTERM.
+    Archive(Box<ArchiveArgs>),
+    /// Write the transactions between a backup and a point in time to binlog files for mariadb-binlog.
+    Restore(RestoreArgs),
     /// Copy the binlog of a plain MariaDB primary to a majority of members before a commit on it returns.
     Ingest(Box<ingest::IngestArgs>),
 }
@@ -35,7 +46,7 @@ impl BinlogArgs {
     pub(crate) fn serve_args(self) -> ServeArgs {
         match self.command {
             BinlogCommand::Serve(args) => *args,
-            BinlogCommand::Ingest(_) => panic!("not `serve`"),
+            other => panic!("not `serve`: {other:?}"),
         }
     }
 }
@@ -43,6 +54,8 @@ impl BinlogArgs {
 pub(crate) fn run(args: BinlogArgs) -> Result<ExitCode, String> {
     match args.command {
         BinlogCommand::Serve(args) => serve::run(*args),
+        BinlogCommand::Archive(args) => archive::run(*args),
+        BinlogCommand::Restore(args) => restore::run(args),
         BinlogCommand::Ingest(args) => ingest::run(*args),
     }
 }

@@ -1,5 +1,6 @@
 //! The options of `lockstep binlog serve`: from the command line, and from a file.
 
+use super::member_feed::plan_of_reader;
 use super::retention::Retention;
 use crate::cfg::{self, Size, fill};
 use crate::log_member::{MemberArgs, Plan};
@@ -154,19 +155,16 @@ impl ServeArgs {
     /// A text for people.
     pub(super) fn config(self) -> Result<Config, String> {
         let args = self.complete()?;
-        // A reader of the log must not count for majorities unless that is asked for.
-        let options = format!("member.vote=no; {}", args.options.as_deref().unwrap_or_default());
-        let plan = MemberArgs {
+        let plan = plan_of_reader(MemberArgs {
             what: "binlog",
             address: args.address,
             group: args.group,
             name: args.name.unwrap_or_else(|| DEFAULT_NAME.into()),
-            options: Some(options),
+            options: args.options,
             dir: args.dir.unwrap_or_else(|| DEFAULT_DIR.into()),
             log: args.log,
             ..MemberArgs::default()
-        };
-        let plan = plan.plan()?;
+        })?;
         let listen = args.listen.ok_or("the address for replicas is missing: give --listen HOST:PORT")?;
         let found = listen.to_socket_addrs().ok().and_then(|mut found| found.next());
         let listen = found.ok_or_else(|| format!("--listen {listen} is no address: give HOST:PORT"))?;

@@ -1,6 +1,7 @@
 //! The instance's part of its member's status page and metrics.
 
 use super::disk_space::DiskSpace;
+use super::member_feed::Wait;
 use super::retention::Retention;
 use lockstep_binlog::Library;
 use lockstep_binlog::wire::{Consumer, Consumers};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 /// The kind of front end in its status.
 pub(crate) const KIND: &str = "binlog";
@@ -103,13 +104,6 @@ impl ConsumerStatus {
         }
         status
     }
-}
-
-/// The statement that the stream waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wait {
-    pub(super) seqno: Seqno,
-    pub(super) since: Instant,
 }
 
 /// Collects the status from the instance's parts. `ls-node` calls it, so no lock in it is held for long.

@@ -2,37 +2,27 @@
 //! serves these to replicas.
 
 use super::disk_space::DiskSpace;
-use super::feed::{FILE_SEQNOS, Feed, SavedPosition, VERSION};
+use super::feed::{FILE_SEQNOS, Feed, VERSION};
+use super::member_feed::{Output, Wait, open_files, take_deliveries};
 use super::options::{Config, ServeArgs};
-use super::report::{Report, Wait};
+use super::report::Report;
 use super::retention::Purger;
 use super::upstream::{AccountReader, Upstream};
-use crate::log_member::{self, End, Hooks, MessageLog, Role, end_by};
+use crate::log_member::{self, Hooks, MessageLog, Role};
 use crate::signals::Signals;
-use lockstep_binlog::Writer;
-use lockstep_binlog::library::Visibility;
 use lockstep_binlog::wire::session::Settings;
 use lockstep_binlog::wire::{Accounts, Server, ServerConfig, TlsAcceptor};
-use lockstep_node::core::Seqno;
-use lockstep_node::{Beginning, Delivery, FrontEnd, Level, Node};
+use lockstep_node::{Beginning, FrontEnd, Level, Node};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
 
-/// The name of the files: `lockstep-bin.000001`.
-const FILES: &str = "lockstep-bin";
-/// After this long the error log says that the stream waits.
-const SAY_AFTER: Duration = Duration::from_secs(10);
 /// File descriptors of a connection: its socket, a copy to close it, its file, and a connection to the upstream with a copy.
 const DESCRIPTORS_EACH: u64 = 5;
 /// File descriptors for everything else.
 const DESCRIPTORS_FREE: u64 = 256;
-/// How long the loop waits for a delivery before it looks after the files.
-const IDLE: Duration = Duration::from_millis(200);
-
 /// Serves until a signal or an error ends it.
 pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let Config {
@@ -46,10 +36,6 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         tls,
         require_tls,
     } = args.config()?;
-    let files = plan.dir.join("files");
-    std::fs::create_dir_all(&files).map_err(|e| {
-        format!("cannot create the directory {}: {e}; name another with --dir", files.display())
-    })?;
     let accounts = accounts_file.as_deref().map_or_else(|| Ok(Accounts::default()), Accounts::read);
     let accounts = accounts.map_err(|e| e.to_string())?;
     let upstream = upstream.map(Upstream::open).transpose()?;
@@ -57,16 +43,10 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let log = Arc::new(MessageLog::open(plan.log.clone())?);
     let signals = Signals::block();
 
-    let writer = Writer::open(&files, FILES, Visibility::Appended).map_err(|e| e.to_string())?;
-    if let Some(torn) = writer.torn() {
-        let text =
-            format!("{} ended in a torn write, and is cut at byte {}: {}", torn.file, torn.end, torn.why);
-        log.write(Level::Info, &text);
-    }
-    let saved = SavedPosition::in_dir(&files);
+    let (writer, saved) = open_files(&plan.dir, &log)?;
     let position = saved.load()?;
     let (library, dropped) = (writer.library().clone(), Arc::new(AtomicU64::new(0)));
-    let space = Arc::new(DiskSpace::new(files, log.clone()));
+    let space = Arc::new(DiskSpace::new(library.dir().to_owned(), log.clone()));
     let report = Arc::new(Report::new(library.clone(), retention, space.clone(), dropped.clone()));
     let _purger = Purger::start(library, retention, log.clone(), dropped)?;
     let _accounts = match &upstream {
@@ -90,13 +70,13 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     config.tls.clone_from(&tls);
     config.require_tls = require_tls;
     config.upstream = upstream.and_then(|upstream| upstream.statements);
-    let replicas = Replicas { config, report: report.clone(), server: None };
+    let mut replicas = Replicas { config, report: report.clone(), log: log.clone(), server: None };
     let lines = log.clone();
     let role = Role {
         front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
         position,
         hooks: hooks(report, accounts_file, accounts, tls),
-        take: move |node: &Node| take_deliveries(node, feed, replicas, &lines),
+        take: move |node: &Node| take_deliveries(node, feed, &lines, &mut replicas),
     };
     log_member::run(&plan, log, &signals, role)
 }
@@ -149,18 +129,20 @@ struct Replicas {
     /// Without the stream's server id.
     config: ServerConfig,
     report: Arc<Report>,
+    log: Arc<MessageLog>,
     server: Option<Server>,
 }
 
-impl Replicas {
-    fn begin(&mut self, feed: &Feed, log: &MessageLog) -> Result<(), String> {
+impl Output for Replicas {
+    /// Begins the server, before the first write: consumers that are behind can read while the writer waits for space.
+    fn on_round(&mut self, feed: &Feed) -> Result<(), String> {
         let Some(server_id) = feed.server_id().filter(|_| self.server.is_none()) else { return Ok(()) };
         let mut config = self.config.clone();
         config.settings.server_id = server_id;
         let server = Server::start(config, feed.library().clone()).map_err(|e| {
             format!("cannot listen at {}: {e}; name another address with --listen", self.config.listen)
         })?;
-        log.write(
+        self.log.write(
             Level::Info,
             &format!(
                 "serves replicas at {}; server id {server_id}, GTID domain {}",
@@ -172,78 +154,9 @@ impl Replicas {
         self.server = Some(server);
         Ok(())
     }
-}
 
-/// Says once when the stream waits for the result of a statement for long.
-struct WaitNotice {
-    report: Arc<Report>,
-    statement: Option<(Wait, bool)>,
-}
-
-impl WaitNotice {
-    fn look(&mut self, waits_for: Option<Seqno>, log: &MessageLog) {
-        match (&mut self.statement, waits_for) {
-            (None, None) => {}
-            (Some((wait, said)), Some(now)) if wait.seqno == now => {
-                if !*said && wait.since.elapsed() >= SAY_AFTER {
-                    *said = true;
-                    let text = format!(
-                        "the stream waits for the result of the statement at seqno {now}: no server has reported it \
-                         yet. It is still being executed, or every server that executed it was lost before its report"
-                    );
-                    log.write(Level::Warn, &text);
-                }
-            }
-            (_, now) => {
-                let wait = now.map(|seqno| Wait { seqno, since: Instant::now() });
-                self.report.on_wait(wait);
-                self.statement = wait.map(|wait| (wait, false));
-            }
-        }
-    }
-}
-
-/// Writes the deliveries to the files. Returns the end of the deliveries.
-fn take_deliveries(node: &Node, mut feed: Feed, mut replicas: Replicas, log: &MessageLog) -> End {
-    let mut left = false;
-    let mut notice = WaitNotice { report: replicas.report.clone(), statement: None };
-    loop {
-        let delivery = node.next(Some(IDLE), None);
-        let had_none = delivery.is_none();
-        let end = match delivery {
-            Some(Delivery::Donate { id, .. }) => {
-                node.donation_done(id, Err(-95));
-                None
-            }
-            Some(Delivery::Ordered(ordered)) => {
-                let seqno = ordered.seqno;
-                let taken = feed.on_delivery(Delivery::Ordered(ordered));
-                node.gone(seqno);
-                taken.err().map(End::Failed)
-            }
-            Some(delivery) => {
-                let taken = feed.on_delivery(delivery.clone());
-                taken.err().map(End::Failed).or_else(|| end_by(delivery, &mut left))
-            }
-            None => None,
-        };
-        let is_idle = had_none || node.queued() == 0;
-        // First the server: consumers that are behind can read while the writer waits for space.
-        let served = replicas.begin(&feed, log).and_then(|()| match end {
-            Some(_) => feed.sync(),
-            None if is_idle => feed.on_idle(),
-            None if feed.is_sync_due() => feed.sync(),
-            None => Ok(None),
-        });
-        notice.look(feed.waits_for(), log);
-        let served = served.map(|finished| finished.into_iter().for_each(|seqno| node.finished(seqno)));
-        if let Err(text) = served {
-            return End::Failed(text);
-        }
-        if let Some(end) = end {
-            return end;
-        }
-        node.handled();
+    fn on_wait(&mut self, wait: Option<Wait>) {
+        self.report.on_wait(wait);
     }
 }
 

@@ -174,7 +174,7 @@ fn replica_with(cluster: &Cluster, instance: &Instance, options: &str) -> Result
 }
 
 /// Clients of all servers write while `act` is done. Returns how many transactions were acknowledged.
-fn under_load(cluster: &Cluster, act: impl FnOnce() -> Test) -> Result<u64, LocalError> {
+pub(crate) fn under_load(cluster: &Cluster, act: impl FnOnce() -> Test) -> Result<u64, LocalError> {
     cluster.servers[0].client()?.run(&[
         "CREATE DATABASE IF NOT EXISTS test",
         "CREATE TABLE IF NOT EXISTS test.rows (id BIGINT PRIMARY KEY AUTO_INCREMENT, a INT, b VARCHAR(200), KEY (a))",
@@ -254,7 +254,7 @@ fn expected(error: LocalError, code: u16) -> Test {
 }
 
 /// The tables of database `test`, each with its checksum.
-fn tables(server: &Server) -> Result<BTreeMap<String, String>, LocalError> {
+pub(crate) fn tables(server: &Server) -> Result<BTreeMap<String, String>, LocalError> {
     let mut client = server.client()?;
     let names = client.value(
         "SELECT COALESCE(GROUP_CONCAT(table_name ORDER BY table_name), '') FROM information_schema.tables \

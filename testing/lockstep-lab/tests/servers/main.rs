@@ -9,6 +9,7 @@
 mod allow;
 mod applying;
 mod arbitrator;
+mod archive;
 mod awaited;
 mod binlog;
 mod branch;

@@ -596,6 +596,7 @@ impl Deliverer {
                     ),
                     serial: ctx.tuning.apply_order == ApplyOrder::Serial,
                     origin: entry.proposal.member,
+                    time: entry.time,
                     writeset,
                 };
                 self.hand_over(ctx, to, &entry, ordered);
@@ -638,6 +639,7 @@ impl Deliverer {
                     status: ViewStatus::Primary,
                     members: view.members.clone(),
                     my_index,
+                    time: Some(entry.time),
                 };
                 to.views_shown.primary_seen();
                 if ctx.front_end == FrontEnd::Nothing {
@@ -750,6 +752,7 @@ impl Deliverer {
             status: ViewStatus::Primary,
             members,
             my_index: Some(my_index),
+            time: None,
         };
         let settled = settle.then(|| ViewInfo { members: view.members.clone(), ..info.clone() });
         ctx.deliver(Delivery::View { info, in_log: false });
@@ -770,6 +773,7 @@ impl Deliverer {
             status: ViewStatus::NonPrimary,
             members,
             my_index: Some(0),
+            time: None,
         }
     }
 }

@@ -225,6 +225,7 @@ impl Member {
             status: ViewStatus::Primary,
             members: state.view.members.clone(),
             my_index: Some(my_index),
+            time: None,
         };
         let founded = args.bootstrap
             && self
