@@ -32,9 +32,11 @@ struct Acknowledged {
 #[derive(Debug, Default)]
 pub(crate) struct ClientChecks {
     had: FxHashMap<(Index, u64), Had>,
-    /// Members that were ever in a committed membership. Acks of others do not count under `semisync`: the next leader may
-    /// not know them.
+    /// Members of the last committed membership. Acks of others do not count under `semisync`: the next leader may not know
+    /// them.
     joined: BTreeSet<MemberId>,
+    /// Members that are no longer in it: up to where everything was committed when they were first missing.
+    left: BTreeMap<MemberId, Index>,
     /// By commit index: the memberships in force for the member that was the first to count up to there.
     counted: BTreeMap<Index, Vec<Arc<Membership>>>,
     /// The rules after each committed entry that changed them, in the log's order.
@@ -58,9 +60,23 @@ pub(crate) struct ClientChecks {
 }
 
 impl ClientChecks {
-    /// A membership is committed.
-    pub(crate) fn joins(&mut self, membership: &Membership) {
-        self.joined.extend(membership.members.iter().map(|member| member.id));
+    /// This membership is in force where everything up to `committed` is committed.
+    pub(crate) fn joins(&mut self, membership: &Membership, committed: Index) {
+        let present: BTreeSet<MemberId> = membership.members.iter().map(|member| member.id).collect();
+        self.left.retain(|id, _| !present.contains(id));
+        self.left.extend(self.joined.difference(&present).map(|id| (*id, committed)));
+        self.joined = present;
+    }
+
+    /// Whether the acks of this member may count for the entry at `index` of a log. `has` says whether the log has the
+    /// committed entry of an index.
+    ///
+    /// A member that left and returns counts once its new membership is committed. A leader whose log has the removal
+    /// appends the new membership only after it has committed the removal. So for entries after the removal the member is
+    /// in none of the leader's memberships, or not in the committed one.
+    fn may_count(&self, id: &MemberId, index: Index, has: impl Fn(Index) -> bool) -> bool {
+        let left = self.left.get(id);
+        self.joined.contains(id) || left.is_some_and(|left| *left >= index || !has(*left))
     }
 
     /// A member with this log is the first to count entries up to this index as committed, while these memberships are in
@@ -186,13 +202,16 @@ impl ClientChecks {
             states.push(Rules { membership, ..last });
         }
         let fallen_back = self.fallen_back.iter().any(|(at, upto)| index <= *upto && had.disk & 1 << at != 0);
+        let has_committed = |at: Index| {
+            at <= own.mirror.base || own.mirror.get(at) == history.and_then(|history| history.mark_at(at))
+        };
         let met = is_any_met(
             &Holders {
                 me: nodes[at].id,
                 zone: nodes[at].hello.zone,
                 on_disk: &|id| has(nodes, id, had.disk),
                 in_memory: &|id| has(nodes, id, had.memory),
-                joined: &self.joined,
+                joined: &|id| self.may_count(id, index, has_committed),
                 fallen_back,
             },
             &states,
@@ -265,8 +284,8 @@ struct Holders<'a> {
     zone: u8,
     on_disk: &'a dyn Fn(&MemberId) -> bool,
     in_memory: &'a dyn Fn(&MemberId) -> bool,
-    /// See [`ClientChecks::joined`].
-    joined: &'a BTreeSet<MemberId>,
+    /// See [`ClientChecks::may_count`].
+    joined: &'a dyn Fn(&MemberId) -> bool,
     /// Whether semisync has fallen back for this entry.
     fallen_back: bool,
 }
@@ -297,7 +316,7 @@ fn is_met(holders: &Holders<'_>, states: &[Rules], membership: &Membership) -> b
         PolicyKind::Async => on_disk(&me),
         PolicyKind::Semisync if fallen_back && policy.timeout > 0 => on_disk(&me),
         PolicyKind::Semisync => {
-            let counts = |id: &MemberId| joined.contains(id) && received(id);
+            let counts = |id: &MemberId| joined(id) && received(id);
             let acks = others().filter(|member| counts(&member.id)).count();
             on_disk(&me) && acks >= usize::from(policy.acks) && zones(&counts)
         }
@@ -350,7 +369,7 @@ mod tests {
             zone: 0,
             on_disk: &|member| disks.iter().any(|number| id(*number) == *member),
             in_memory: &|_| false,
-            joined: &BTreeSet::new(),
+            joined: &|_| false,
             fallen_back: false,
         };
         is_any_met(&holders, states)
@@ -368,6 +387,24 @@ mod tests {
         assert!(!may_answer(&[1, 2], &states), "no other zone has it");
         assert!(!may_answer(&[1, 3], &states), "n2 of the view lacks it");
         assert!(!may_answer(&[1, 2, 3], &states[..2]), "n3 is no member");
+    }
+
+    #[test]
+    fn returning_member_counts_once_its_membership_is_committed() {
+        let membership = |numbers: &[u8]| {
+            let members: Vec<(u8, u8)> = numbers.iter().map(|number| (*number, 0)).collect();
+            all(1, &[], &members).membership
+        };
+        let (has, lacks) = (|_| true, |_| false);
+        let mut checks = ClientChecks::default();
+        checks.joins(&membership(&[1, 2]), 5);
+        assert!(checks.may_count(&id(2), 20, has) && !checks.may_count(&id(3), 20, has));
+        checks.joins(&membership(&[1]), 9);
+        assert!(checks.may_count(&id(2), 9, has), "it counted when the removal was not in the log yet");
+        assert!(!checks.may_count(&id(2), 10, has), "the log has the removal");
+        assert!(checks.may_count(&id(2), 10, lacks), "the leader does not know of the removal");
+        checks.joins(&membership(&[1, 2]), 12);
+        assert!(checks.may_count(&id(2), 10, has));
     }
 
     #[test]

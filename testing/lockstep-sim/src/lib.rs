@@ -98,6 +98,8 @@ pub fn regression_seeds() -> Vec<(u64, World)> {
             Some("short-terms") => World::ShortTerms,
             Some("policies") => World::Policies,
             Some("writers") => World::Writers,
+            Some("late-relays") => World::LateRelays,
+            Some("newcomers") => World::Newcomers,
             _ => World::Any,
         };
         Some((seed, world))

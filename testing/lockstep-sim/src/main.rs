@@ -65,7 +65,13 @@ struct Args {
     /// Only worlds in which nearly all clients are at one member, which leadership follows.
     #[arg(long, group = "worlds")]
     writers: bool,
-    /// None of these worlds. Without any of the four the seed's number decides.
+    /// Only worlds in which relayed messages arrive under later leaders.
+    #[arg(long, group = "worlds")]
+    late_relays: bool,
+    /// Only worlds in which members leave and return while disks are slow.
+    #[arg(long, group = "worlds")]
+    newcomers: bool,
+    /// None of these worlds. Without any of these options the seed's number decides.
     #[arg(long, group = "worlds")]
     plain: bool,
     /// Say for every seed what was counted.
@@ -131,6 +137,8 @@ fn name(world: World) -> &'static str {
         World::ShortTerms => "short-terms",
         World::Policies => "policies",
         World::Writers => "writers",
+        World::LateRelays => "late-relays",
+        World::Newcomers => "newcomers",
     }
 }
 
@@ -141,6 +149,8 @@ fn world(args: &Args) -> Option<World> {
         (args.short_terms, World::ShortTerms),
         (args.policies, World::Policies),
         (args.writers, World::Writers),
+        (args.late_relays, World::LateRelays),
+        (args.newcomers, World::Newcomers),
     ];
     asked.into_iter().find_map(|(asked, world)| asked.then_some(world))
 }

@@ -62,6 +62,14 @@ const fn in_short_terms(plant: Plant) -> Plant {
     Plant { world: World::ShortTerms, ..plant }
 }
 
+const fn in_late_relays(plant: Plant) -> Plant {
+    Plant { world: World::LateRelays, ..plant }
+}
+
+const fn in_newcomers(plant: Plant) -> Plant {
+    Plant { world: World::Newcomers, ..plant }
+}
+
 const fn in_writers(plant: Plant) -> Plant {
     Plant { world: World::Writers, ..plant }
 }
@@ -106,8 +114,8 @@ pub const PLANTS: &[Plant] = &[
     in_policies(plant("falls-back-at-once", Core(FallsBackAtOnce), 20, 0)),
     in_policies(plant("stays-fallen-back", Core(StaysFallenBack), 90, 0)),
     in_policies(plant("timeout-not-agreed-on", Core(TimeoutNotAgreedOn), 25, 0)),
-    in_policies(plant("any-members-acks-count", Core(AnyMembersAcksCount), 250, 0)),
-    plant("relayed-of-any-term", Core(RelayedOfAnyTerm), 250, 0),
+    in_newcomers(plant("any-members-acks-count", Core(AnyMembersAcksCount), 25, 0)),
+    in_late_relays(plant("relayed-of-any-term", Core(RelayedOfAnyTerm), 25, 0)),
     plant("log-without-checksums", Log(NoChecksums), 20, 60),
     plant("any-end-is-torn", Log(AnyEndIsTorn), 150, 150),
     plant("failed-sync-ignored", Node(FailedSyncIgnored), 10, 60),

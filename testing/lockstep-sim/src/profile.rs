@@ -112,6 +112,12 @@ pub enum World {
     Policies,
     /// Nearly all clients are at one member, and leadership follows them.
     Writers,
+    /// Zones with relays. Lines within a zone lose many messages, those between zones are long, and leaders are lost often:
+    /// what a relay passes on arrives under the next leader. No seed's number leads here.
+    LateRelays,
+    /// Few voters with slow disks, and members that leave and return all the time, under changing commit policies: the
+    /// acks of a member that returns come before its membership is committed. No seed's number leads here.
+    Newcomers,
 }
 
 impl World {
@@ -225,6 +231,54 @@ impl Profile {
                     ..any
                 }
             }
+            World::LateRelays => {
+                let mut weights = [0; FAULTS.len()];
+                weights[Fault::CrashLeader as usize] = 6;
+                weights[Fault::Isolate as usize] = 2;
+                weights[Fault::Crash as usize] = 1;
+                Profile {
+                    voters: 5,
+                    learners: 0,
+                    length: 240 * SECOND,
+                    chaos: (40 * SECOND, 120 * SECOND),
+                    fault_every: 800 * MS,
+                    weights,
+                    election_timeout: 250 * MS,
+                    heartbeat: 40 * MS,
+                    // Entries come one by one, and many are under way.
+                    max_append_bytes: 200,
+                    max_inflight_bytes: 64 << 10,
+                    propose_every: 25 * MS,
+                    burst_one_in: 10,
+                    // A lost frame delays those behind it for longer than an election takes.
+                    quality: Quality {
+                        delay: rng.between(1, 5) * MS,
+                        jitter: rng.between(1, 15) * MS,
+                        loss: *rng.pick(&[100_000, 200_000, 300_000]),
+                        ..Quality::LAN
+                    },
+                    disk: DiskSpeed { sync: 200, jitter: 2 * MS },
+                    restart: (MS, 300 * MS),
+                    ..any
+                }
+            }
+            World::Newcomers => {
+                let mut weights = [0; FAULTS.len()];
+                weights[Fault::Membership as usize] = 16;
+                weights[Fault::SlowDisk as usize] = 20;
+                weights[Fault::Replace as usize] = 2;
+                weights[Fault::CrashLeader as usize] = 1;
+                Profile {
+                    voters: 2,
+                    learners: rng.between(1, 3) as usize,
+                    length: 480 * SECOND,
+                    chaos: (40 * SECOND, 120 * SECOND),
+                    fault_every: rng.between(200, 600) * MS,
+                    weights,
+                    policies: true,
+                    ..any
+                }
+            }
             World::Any | World::ShortTerms => {
                 let mut weights = [0; FAULTS.len()];
                 weights[Fault::CrashElected as usize] = 4;
@@ -252,7 +306,12 @@ impl Profile {
     }
 
     /// Zones that are apart, for leaders that send one copy to each: chance of its own, so that the rest is as it was.
-    pub(crate) fn with_zones(self, rng: &mut Rng) -> Profile {
+    pub(crate) fn with_zones(self, rng: &mut Rng, world: World) -> Profile {
+        if world == World::LateRelays {
+            // Long enough that old entries arrive while the next leader finds the end of a log.
+            let (delay, jitter) = (rng.between(30, 60) * MS, rng.between(1, 20) * MS);
+            return Profile { between_zones: Some(Quality { delay, jitter, ..Quality::LAN }), ..self };
+        }
         let mut weights = self.weights;
         weights[Fault::CutInZone as usize] = *rng.pick(&[0, 2, 6]);
         let near = self.quality;

@@ -33,7 +33,7 @@ impl Settings {
 
     /// Whether leaders send one copy to each zone: in every other seed, so that the draws of the rest mean what they did.
     pub fn relays(&self) -> bool {
-        self.seed.is_multiple_of(2)
+        self.seed.is_multiple_of(2) || self.world == World::LateRelays
     }
 
     /// Whether disks go back in time. A run with another planted fault has none, so that its draws mean what they did.

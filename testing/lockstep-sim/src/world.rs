@@ -138,7 +138,7 @@ impl World {
         let mut rng = Rng::new(settings.seed);
         let mut profile = Profile::draw(&mut rng, settings.world);
         if settings.relays() {
-            profile = profile.with_zones(&mut Rng::new(settings.seed ^ ZONES));
+            profile = profile.with_zones(&mut Rng::new(settings.seed ^ ZONES), settings.world);
         }
         if settings.rewinds() {
             profile = profile.with_rewinds(&mut Rng::new(settings.seed ^ REWINDS));

@@ -149,6 +149,8 @@ fn violation_prints_replay_command() {
         &["--from", "4", "--seeds", "1", "--policies"],
         &["--seed", "6", "--writers"],
         &["--seed", "1", "--short-terms"],
+        &["--seed", "1", "--late-relays"],
+        &["--seed", "1", "--newcomers"],
     ] {
         let first = run(&[args, &plant].concat());
         let replay = line(&first, "replay: cargo run -q --release -p lockstep-sim -- ");

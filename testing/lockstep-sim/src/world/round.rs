@@ -360,7 +360,7 @@ impl World {
                 history.folds(id, process.node.raft().committed_state())?;
             }
             if memberships.len() > 1 || history.state().membership_index >= before {
-                self.client_checks.joins(&history.state().membership);
+                self.client_checks.joins(&history.state().membership, history.committed());
             }
             self.client_checks.verdicts(history)?;
         }
