@@ -284,3 +284,38 @@ fn killed_primary_and_members_lose_no_acknowledged_transaction() -> Test {
     has_all.map_err(|error| lab.explain(&LocalError::Value(format!("{error}: {errors:?}"))))?;
     Ok(())
 }
+
+#[test]
+fn primary_whose_binlog_was_reset_gets_no_acknowledgement() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let lab = Lab::start()?;
+    let mut client = lab.primary.client()?;
+    for id in 1..=20 {
+        client.run(&[&format!("INSERT INTO test.rows VALUES ({id}, 'before', 'x')")])?;
+    }
+    lab.settle()?;
+    let before: Vec<_> = lab.members.iter().map(Member::contents).collect();
+    // The new binlog has the old one's name, and grows beyond the copy's end before anybody waits.
+    client.run(&["SET GLOBAL rpl_semi_sync_master_enabled=OFF", "RESET MASTER"])?;
+    for id in 101..=160 {
+        client.run(&[&format!("INSERT INTO test.rows VALUES ({id}, 'after the reset', REPEAT('y', 500))")])?;
+    }
+    client.run(&["SET GLOBAL rpl_semi_sync_master_enabled=ON"])?;
+    let outcome = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| lab.primary.client()?.run(&["INSERT INTO test.rows VALUES (1000, 'waits', 'x')"]));
+        std::thread::sleep(Duration::from_secs(5));
+        let returned = waits.is_finished();
+        client.run(&["SET GLOBAL rpl_semi_sync_master_enabled=OFF"])?;
+        waits.join().expect("the client does not panic")?;
+        Ok::<bool, LocalError>(returned)
+    });
+    assert!(!outcome?, "the commit returned, and no member has it");
+    let said = |member: &Member| member.lines().contains("cannot read the primary");
+    assert!(lab.members.iter().any(said), "{}", lab.explain(&LocalError::Value("no warning".into())));
+    let after: Vec<_> = lab.members.iter().map(Member::contents).collect();
+    assert!(before == after, "the copies have changed");
+    Ok(())
+}

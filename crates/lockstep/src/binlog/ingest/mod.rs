@@ -11,6 +11,7 @@ use self::primary::{PrimaryConfig, PrimaryReader, PrimaryStatus};
 use self::progress::Progress;
 pub(crate) use self::report::IngestStatus;
 use self::report::Report;
+use crate::cfg::{self, fill};
 use crate::log_member::{self, End, Hooks, MemberArgs, MessageLog, Plan, Role, end_by};
 use crate::signals::Signals;
 use clap::Args;
@@ -45,12 +46,12 @@ pub(crate) struct IngestArgs {
     /// Name of this group of members. No servers belong to it.
     #[arg(short, long, value_name = "NAME")]
     group: Option<String>,
-    /// Name of this member.
-    #[arg(short, long, default_value = DEFAULT_NAME)]
-    name: String,
-    /// Directory of the log and of the copied binlog files.
-    #[arg(long, default_value = DEFAULT_DIR)]
-    dir: PathBuf,
+    /// Name of this member [default: ingest].
+    #[arg(short, long)]
+    name: Option<String>,
+    /// Directory of the log and of the copied binlog files [default: /var/lib/lockstep/ingest].
+    #[arg(long)]
+    dir: Option<PathBuf>,
     /// Provider options, as in wsrep_provider_options: gmcast.listen_addr, base_host, status.address, ...
     #[arg(short, long)]
     options: Option<String>,
@@ -59,19 +60,19 @@ pub(crate) struct IngestArgs {
     new_cluster: bool,
     /// The primary.
     #[arg(long, value_name = "HOST:PORT")]
-    from: String,
+    from: Option<String>,
     /// An account on the primary with the privileges REPLICATION SLAVE and BINLOG MONITOR.
     #[arg(long, value_name = "NAME")]
-    user: String,
+    user: Option<String>,
     /// A file with its password in the first line. Nobody else may read it.
     #[arg(long, value_name = "FILE")]
-    password_file: PathBuf,
+    password_file: Option<PathBuf>,
     /// The server id with which the members read the primary, the same for all; no other replica may have it
     /// [default: derived from the group's name]
     #[arg(long, value_name = "NUMBER")]
     server_id: Option<u32>,
     /// Address for replicas.
-    #[arg(long, value_name = "HOST:PORT", requires = "accounts")]
+    #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// A file with one account for replicas a line: a name, a blank, and a password. Nobody else may read it.
     #[arg(long, value_name = "FILE")]
@@ -79,17 +80,51 @@ pub(crate) struct IngestArgs {
     /// Write log lines to this file instead of standard error. SIGHUP reopens it and reloads certificates.
     #[arg(short, long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// A file with lines `option = value`, with the names of these options. The command line takes precedence.
+    #[arg(short, long, value_name = "FILE")]
+    cfg: Option<PathBuf>,
 }
 
 impl IngestArgs {
+    /// Adds the settings of the configuration file. The command line takes precedence.
+    fn complete(mut self) -> Result<IngestArgs, String> {
+        let Some(path) = self.cfg.clone() else { return Ok(self) };
+        cfg::read(&path, |key, value| {
+            // As in a server's my.cnf, `_` and `-` are the same.
+            let key = key.replace('_', "-");
+            match key.as_str() {
+                "address" => fill(&mut self.address, &key, value),
+                "group" => fill(&mut self.group, &key, value),
+                "name" => fill(&mut self.name, &key, value),
+                "dir" => fill(&mut self.dir, &key, value),
+                "options" => fill(&mut self.options, &key, value),
+                "from" => fill(&mut self.from, &key, value),
+                "user" => fill(&mut self.user, &key, value),
+                "password-file" => fill(&mut self.password_file, &key, value),
+                "server-id" => fill(&mut self.server_id, &key, value),
+                "listen" => fill(&mut self.listen, &key, value),
+                "accounts" => fill(&mut self.accounts, &key, value),
+                "log" => fill(&mut self.log, &key, value),
+                "new-cluster" => {
+                    self.new_cluster |= cfg::is_on(value);
+                    Ok(())
+                }
+                other => {
+                    Err(format!("unknown option '{other}'; `lockstep binlog ingest --help` lists the options"))
+                }
+            }
+        })?;
+        Ok(self)
+    }
+
     fn plan(&self) -> Result<Plan, String> {
         let args = MemberArgs {
             what: "ingest",
             address: self.address.clone(),
             group: self.group.clone(),
-            name: self.name.clone(),
+            name: self.name.clone().unwrap_or_else(|| DEFAULT_NAME.into()),
             options: self.options.clone(),
-            dir: self.dir.clone(),
+            dir: self.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into()),
             log: self.log.clone(),
             may_found: true,
             founds: self.new_cluster,
@@ -97,25 +132,35 @@ impl IngestArgs {
         args.plan()
     }
 
-    fn primary(&self, group: &str) -> Result<PrimaryConfig, String> {
-        let password = read_password(&self.password_file)?;
+    fn primary(&self, plan: &Plan) -> Result<PrimaryConfig, String> {
+        let from = self.from.clone().ok_or("the primary is missing: give --from HOST:PORT")?;
+        if from.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+            return Err(format!("--from {from} is no address: give HOST:PORT"));
+        }
+        let user = self.user.clone().ok_or("the account on the primary is missing: give --user NAME")?;
+        let file = self.password_file.as_ref();
+        let file = file.ok_or("the password is missing: give --password-file FILE")?;
         // 0 and 1 are the ids that servers have by default.
-        let derived = (crc32fast::hash(group.as_bytes()) & 0x7fff_ffff).max(2);
+        let derived = (crc32fast::hash(plan.group.as_bytes()) & 0x7fff_ffff).max(2);
         Ok(PrimaryConfig {
             primary: Target {
-                address: self.from.clone(),
-                user: self.user.clone(),
-                password,
+                address: from,
+                user,
+                password: read_password(file)?,
                 tls: None,
                 timeout: ANSWER,
             },
             server_id: self.server_id.unwrap_or(derived),
-            name: self.name.clone(),
+            name: plan.name.clone(),
         })
     }
 
     fn replicas(&self) -> Result<Option<Replicas>, String> {
-        let (Some(listen), Some(accounts)) = (&self.listen, &self.accounts) else { return Ok(None) };
+        let (listen, accounts) = match (&self.listen, &self.accounts) {
+            (None, None) => return Ok(None),
+            (Some(listen), Some(accounts)) => (listen, accounts),
+            _ => return Err("--listen and --accounts need each other: give both to serve replicas".into()),
+        };
         let address = listen.to_socket_addrs().ok().and_then(|mut found| found.next());
         let address = address.ok_or_else(|| format!("--listen {listen} is no address: give HOST:PORT"))?;
         let accounts = Accounts::read(accounts).map_err(|e| e.to_string())?;
@@ -139,8 +184,9 @@ fn read_password(path: &Path) -> Result<String, String> {
 
 /// Copies until a signal or an error ends it.
 pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
+    let args = args.complete()?;
     let plan = args.plan()?;
-    let config = args.primary(&plan.group)?;
+    let config = args.primary(&plan)?;
     let replicas = args.replicas()?;
     let files = plan.dir.join("files");
     std::fs::create_dir_all(&files).map_err(|e| {
