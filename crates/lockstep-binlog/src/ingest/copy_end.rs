@@ -2,7 +2,7 @@
 
 use super::{Chunk, FileName, Place};
 
-/// What a member does with a chunk.
+/// A member's decision about a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It takes the bytes behind the first `skip` ones, which it has.

@@ -1,13 +1,13 @@
 //! A writer that copies the files of a primary byte for byte.
 //!
-//! Readers see whole event groups, as with [`Writer`](super::Writer). Beside event groups the files have what a server
-//! writes between them: checkpoints, and the event that ends a file. A file that a primary left in the middle of a group,
+//! Readers see whole event groups, as with [`Writer`](super::Writer). A server also writes events between the groups:
+//! checkpoints, and the event that ends a file. A file that a primary left in the middle of a group,
 //! because it was killed, keeps these bytes, and readers do not see them.
 //!
 //! # After a crash
 //!
-//! The caller saves positions, after [`VerbatimWriter::sync`]. [`VerbatimWriter::open`] removes what was written after the
-//! saved one, and the caller writes it again.
+//! The caller saves positions, after [`VerbatimWriter::sync`]. [`VerbatimWriter::open`] removes the bytes after the saved
+//! one, and the caller writes them again.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -65,7 +65,7 @@ struct EventFollower {
     gtid: Option<(Gtid, u64)>,
 }
 
-/// What [`EventFollower::pass`] has found.
+/// The result of [`EventFollower::pass`].
 #[derive(Default)]
 struct Progress {
     /// The groups that have ended: GTID and begin of each.

@@ -19,7 +19,7 @@ const CHUNK: usize = 256 << 10;
 /// The mark of a semi-synchronous source's packet, and of an acknowledgement.
 const SEMI_SYNC: u8 = 0xef;
 
-/// What to read.
+/// The part of the binlog to read.
 #[derive(Clone, Debug)]
 pub struct DumpRequest {
     /// The server id of the reader. The primary ends another connection with the same one.

@@ -158,7 +158,7 @@ impl Copy {
             }
             Verdict::TakeFile => {
                 if self.writer.is_none() {
-                    // What files there are, is of a process that was killed before it saved a position.
+                    // Files of a process that was killed before it saved a position are removed.
                     let writer =
                         VerbatimWriter::open(&self.dir, chunk.at.file.base(), None).map_err(fails)?;
                     self.writer = Some(writer);

@@ -44,7 +44,7 @@ pub(super) struct PrimaryConfig {
     pub(super) name: String,
 }
 
-/// What the reader shows in status.
+/// The reader's part of the status.
 #[derive(Default)]
 pub(super) struct PrimaryStatus {
     pub(super) connected: AtomicBool,
@@ -84,7 +84,7 @@ impl Start {
     }
 }
 
-/// What the events are read for.
+/// The use of the events.
 enum Purpose {
     /// To compare the first one with the copy's last one.
     Compare,
@@ -97,7 +97,7 @@ enum Purpose {
     },
 }
 
-/// Why reading has ended.
+/// The reason why reading has ended.
 enum End {
     /// This member no longer leads, or the program ends.
     NotLeading,
@@ -156,7 +156,7 @@ impl PrimaryReader {
 
     fn try_read(&self) -> Result<(), End> {
         let waits = |what: &str| End::Failed(format!("{what} for {} s", CATCH_UP.as_secs()));
-        // What earlier leaders have submitted comes first. What arrives from them later is sorted out by each member.
+        // Chunks of earlier leaders come first. If more of them arrive later, each member decides about them.
         let seqno = self.node.causal(CATCH_UP).map_err(|_| waits("the log has not answered"))?;
         if !self.progress.wait_done(seqno, CATCH_UP) {
             return Err(waits("the copy has lagged behind the log"));
@@ -194,7 +194,7 @@ impl PrimaryReader {
         Ok(request_binlog(connection, &request)?)
     }
 
-    /// Shows and logs what the primary promises, if that has changed.
+    /// Shows and logs the primary's settings, if they have changed.
     fn announce(&self, facts: &Facts, before: Option<&Facts>) {
         self.status.connected.store(true, Ordering::Relaxed);
         self.status.durable.store(facts.missing.is_empty(), Ordering::Relaxed);
@@ -384,7 +384,7 @@ fn refused(error: SqlClientError, place: &Place) -> End {
     }
 }
 
-/// What the primary says of itself.
+/// The primary's settings.
 struct Facts {
     version: String,
     /// Settings that a durable acknowledgement needs, and that it does not have.

@@ -1,4 +1,4 @@
-//! What the thread that takes deliveries and the thread that reads the primary tell each other.
+//! The state that two threads share: one takes deliveries, the other one reads the primary.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ pub(super) enum Begin {
 
 /// Places in the primary's binlog.
 pub(super) struct Places {
-    /// The end of what has arrived.
+    /// The end of the bytes that have arrived.
     pub(super) received: Option<Place>,
     /// The copy's end.
     pub(super) copied: Option<Place>,
@@ -61,7 +61,7 @@ struct State {
     acks: VecDeque<Place>,
     acknowledger: Option<Acknowledger>,
     acknowledged: Option<Place>,
-    /// The end of what has arrived from the primary.
+    /// The end of the bytes that have arrived from the primary.
     received: Option<Place>,
     stopped: bool,
 }

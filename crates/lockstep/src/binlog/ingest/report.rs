@@ -27,7 +27,7 @@ pub(crate) struct IngestStatus {
     pub(crate) reads: bool,
     /// Whether the primary waits for a majority at each commit; known to the member that reads.
     pub(crate) durable: bool,
-    /// The end of what this member has received from the primary; known to the member that reads.
+    /// The end of the bytes that have arrived from the primary; known to the member that reads.
     pub(crate) received: Option<String>,
     /// The end of this member's copy: `FILE:POSITION`.
     pub(crate) copied: Option<String>,
