@@ -533,6 +533,56 @@ mod tests {
     use super::*;
 
     #[test]
+    fn recovered_files_are_archived_without_the_log() {
+        use lockstep_binlog::archive::{ClockLog, DirStore};
+        use lockstep_binlog::event::{Checksum, EventWriter, FormatDescription, GtidEvent, Stamp, gtid_flag};
+        let dir = std::env::temp_dir().join(format!("lockstep-recovered-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let log = Arc::new(MessageLog::open(Some(dir.join("messages"))).unwrap());
+        let position = Gtid { uuid: Uuid([7; 16]), seqno: 1 };
+        let server = server_id_of(position.uuid);
+        let (mut writer, saved) = open_files(&dir, &log).unwrap();
+        let version = super::super::feed::VERSION.into();
+        let checksum = Checksum::Crc32;
+        let format = FormatDescription { timestamp: 5, server_id: server, version, created: 0, checksum };
+        writer.begin(1, &format, &lockstep_binlog::StreamState::default()).unwrap();
+        let mut clocks = ClockLog::new(writer.library().dir(), FILE_SEQNOS as u64);
+        clocks.begin(0, None).unwrap();
+        let mut ends = Vec::new();
+        for seqno in 1..=3 {
+            let mut events = EventWriter::at(writer.end().unwrap().offset);
+            let gtid = lockstep_binlog::Gtid { domain: 1, server, seqno };
+            let flags = gtid_flag::TRANSACTIONAL;
+            events.gtid(7, &GtidEvent { gtid, flags, commit_id: None, extra: vec![0; 6] });
+            events.xid(Stamp { timestamp: 7, server_id: server }, seqno);
+            writer.append(&events.finish().unwrap()).unwrap();
+            ends.push(writer.end().unwrap());
+            // The third one's clock was lost in a crash.
+            if seqno < 3 {
+                clocks.note(seqno, 1000 * seqno).unwrap();
+            }
+        }
+        clocks.sync().unwrap();
+        saved.save(position).map_err(FileError::into_text).unwrap();
+        let store = DirStore::open(&dir.join("to"), true).unwrap();
+        let args = ArchiveArgs { interval: 1, gtid_domain_id: 1, ..ArchiveArgs::default() };
+        let target = (Box::new(store) as Box<dyn Store>, KnownTarget::in_dir(&dir));
+        let mut copier = Copier::new(&args, &writer, target, log.clone());
+        let space = Arc::new(DiskSpace::new(dir.clone(), log, ON_FULL));
+        let mut feed = Feed::new(writer, saved, space, 1);
+        feed.keep_clocks(None, position).unwrap();
+        let mark = Mark { seqno: 1, clock: 1000 };
+        assert_eq!(feed.progress(), Some(Progress { end: ends[1], complete: mark, resume: mark }));
+        copier.tell(feed.progress().unwrap());
+        copier.start(position.uuid).unwrap();
+        drop(copier);
+        let start = StartPoint::find(&DirStore::open(&dir.join("to"), false).unwrap()).unwrap().unwrap();
+        assert_eq!((start.history, start.resume), (position.uuid, mark));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn end_of_the_thread_is_noticed_after_a_panic() {
         let shared = Arc::new(Shared::default());
         let ending = Ending(shared.clone());
