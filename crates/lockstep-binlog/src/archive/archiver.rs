@@ -240,6 +240,18 @@ impl<S: Store> Archiver<S> {
         if header.kind == kind::GTID_LIST && current.manifest.parts.is_empty() && current.stored.is_empty() {
             let list = GtidList::parse(event, Checksum::Crc32).map_err(|why| wrong(&why))?;
             current.manifest.before = StreamState::from_list(&list.gtids);
+            // The archive's first file: the instance that began it has begun there as well.
+            let border = current.manifest.before.last(self.head.domain).map_or(0, |gtid| gtid.seqno);
+            let is_first = current.manifest.complete == Mark::default();
+            if is_first && border > 0 {
+                let clock = self.clocks.get(border).map_err(|e| {
+                    ArchiveError::Local(format!(
+                        "cannot read clocks of {}: {e}",
+                        self.library.dir().display()
+                    ))
+                })?;
+                current.manifest.resume = Mark { seqno: border, clock: clock.unwrap_or(0) };
+            }
         }
         current.group.pass(header.kind, event, Checksum::Crc32).map_err(|why| wrong(&why))?;
         current.bytes.extend_from_slice(event);
@@ -285,24 +297,31 @@ impl<S: Store> Archiver<S> {
             }
             manifest.parts.push(part);
         }
-        if let Some(last) = manifest.last_group().filter(|last| last.seqno > manifest.complete.seqno) {
-            manifest.complete = last;
+        // Another archiver may know more.
+        if let Some(to) = to.filter(|to| to.resume.seqno > manifest.resume.seqno) {
+            manifest.resume = to.resume;
         }
-        if let Some(to) = to {
-            // Another archiver may know more.
-            if to.complete.seqno > manifest.complete.seqno {
-                manifest.complete = to.complete;
-            }
-            if to.resume.seqno > manifest.resume.seqno {
-                manifest.resume = to.resume;
-            }
+        // Seqnos and clocks ascend together, although one of these clocks may be unknown, and 0.
+        let known = [Some(manifest.resume), manifest.last_group(), to.map(|to| to.complete)];
+        for mark in known.into_iter().flatten() {
+            manifest.complete.seqno = manifest.complete.seqno.max(mark.seqno);
+            manifest.complete.clock = manifest.complete.clock.max(mark.clock);
         }
         manifest.next = next;
         if manifest == current.manifest && current.version.is_some() {
             return Ok(());
         }
         let when = current.version.clone().map_or(When::Absent, When::Is);
-        let version = self.store.put(&manifest_key(&name), &manifest.encode(), &when)?;
+        let (key, bytes) = (manifest_key(&name), manifest.encode());
+        // A manifest that nobody can read would end the archive for good.
+        match Manifest::decode(&bytes) {
+            Ok(same) if same == manifest => {}
+            Ok(_) => {
+                return Err(ArchiveError::Refused(format!("{key} was not written: it reads as another one")));
+            }
+            Err(why) => return Err(ArchiveError::Refused(format!("{key} was not written: it {why}"))),
+        }
+        let version = self.store.put(&key, &bytes, &when)?;
         self.is_begun = true;
         current.version = Some(version);
         current.manifest = manifest;
@@ -339,13 +358,23 @@ impl<S: Store> Archiver<S> {
         let Some(last) = manifest.parts.last().cloned() else {
             return Err(ArchiveError::damaged(&manifest_key(&self.name(number)), "lists no part"));
         };
+        let groups = match read_index(&self.store, &self.name(number), &last) {
+            // Another archiver has replaced the part meanwhile.
+            Err(ArchiveError::Missing { .. })
+                if read_manifest(&self.store, &self.head.files, number)?
+                    .is_none_or(|(_, now)| now != version) =>
+            {
+                return Err(StoreError::Conflict.into());
+            }
+            groups => groups?,
+        };
         let mut current = Current {
             reader: self.reader(number, last.begin)?,
             version: Some(version),
             group: Group::Outside,
             begin: last.begin,
             bytes: Vec::new(),
-            groups: read_index(&self.store, &self.name(number), &last)?,
+            groups,
             stored: Vec::new(),
             clock: manifest.complete.clock,
             manifest,
@@ -465,15 +494,15 @@ impl<S: Store> Archiver<S> {
     }
 
     /// Removes the files whose last group is older than this clock, the oldest first, and each one's manifest before its
-    /// parts. The last file stays.
+    /// parts. The last file with a manifest stays: without it the archive would have no end to go on from.
     ///
     /// # Errors
     /// [`ArchiveError`]; a later call goes on.
     pub fn expire(&self, before: u64) -> Result<Expired, ArchiveError> {
         let mut expired = Expired::default();
+        let Some((last, _)) = last_manifest(&self.store, &self.head.files)? else { return Ok(expired) };
         let numbers = folders(&self.store, &self.head.files)?;
-        let Some((_, older)) = numbers.split_last() else { return Ok(expired) };
-        for number in older {
+        for number in numbers.iter().take_while(|number| **number < last.file) {
             let name = self.name(*number);
             match read_manifest(&self.store, &self.head.files, *number)? {
                 Some((manifest, _)) if manifest.next.is_none() || manifest.complete.clock >= before => break,

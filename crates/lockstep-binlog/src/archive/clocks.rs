@@ -110,7 +110,7 @@ impl ClockLog {
         Ok(0)
     }
 
-    /// Notes the time of the entry with this seqno, and returns its clock.
+    /// Notes the time of the entry with this seqno, and returns its clock. After an error the caller notes the same again.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -137,7 +137,7 @@ impl ClockLog {
         seqno.saturating_sub(1) / self.block_len
     }
 
-    /// Writes what was noted.
+    /// Writes what was noted. If the disk is full, a later call goes on: nothing that was noted is lost.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -150,8 +150,9 @@ impl ClockLog {
             self.sync_file()?;
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(false).mode(0o640);
-            self.file = Some((block, options.open(path_of(&self.dir, block))?));
+            let file = options.open(path_of(&self.dir, block))?;
             File::open(&self.dir)?.sync_all()?;
+            self.file = Some((block, file));
         }
         if let Some((_, file)) = &self.file {
             let at = (self.first - 1 - block * self.block_len) * RECORD as u64;
@@ -161,9 +162,13 @@ impl ClockLog {
         Ok(())
     }
 
+    /// After a failed sync the file's durable content is unknown. So its error is none that the caller repeats, as it does
+    /// while the disk is full.
     fn sync_file(&self) -> std::io::Result<()> {
         match &self.file {
-            Some((_, file)) => file.sync_data(),
+            Some((_, file)) => {
+                file.sync_data().map_err(|e| std::io::Error::other(format!("a sync has failed: {e}")))
+            }
             None => Ok(()),
         }
     }

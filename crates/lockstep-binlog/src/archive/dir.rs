@@ -4,9 +4,11 @@ use super::digest;
 use super::store::{Store, StoreError, Version, When};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Locked during a conditional put.
 const LOCK: &str = ".lock";
@@ -17,6 +19,9 @@ const TEMPORARY: &str = ".new";
 #[derive(Debug)]
 pub struct DirStore {
     dir: PathBuf,
+    /// Names this store's temporary files. Process ids do not: in containers several archivers have the same one.
+    token: u64,
+    written: AtomicU64,
 }
 
 impl DirStore {
@@ -33,7 +38,14 @@ impl DirStore {
         if !dir.is_dir() {
             return Err(StoreError::Refused(format!("there is no directory {}", dir.display())));
         }
-        Ok(DirStore { dir: dir.to_owned() })
+        let token = RandomState::new().hash_one(std::process::id());
+        Ok(DirStore { dir: dir.to_owned(), token, written: AtomicU64::new(0) })
+    }
+
+    /// A name beside this one that no other archiver has.
+    pub(super) fn temporary(&self, path: &Path) -> PathBuf {
+        let count = self.written.fetch_add(1, Ordering::Relaxed);
+        path.with_extension(format!("{:016x}-{count}{TEMPORARY}", self.token))
     }
 
     fn path(&self, key: &str) -> PathBuf {
@@ -62,12 +74,18 @@ impl DirStore {
             File::open(&self.dir)?.sync_all()?;
         }
         // Two archivers may write the same object.
-        let temporary = path.with_extension(format!("{}{TEMPORARY}", std::process::id()));
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &path)?;
+        let temporary = self.temporary(&path);
+        let write = || -> std::io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(&temporary)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            std::fs::rename(&temporary, &path)
+        };
+        if let Err(error) = write() {
+            // Each attempt has a name of its own: on a full disk they must not add up.
+            let _ = std::fs::remove_file(&temporary);
+            return Err(error);
+        }
         File::open(parent)?.sync_all()
     }
 

@@ -16,6 +16,8 @@
 //!   of a file in its manifest only grows.
 //! - **Files follow one another without a gap.** A file's first manifest is put after the last one of the file before,
 //!   which names it.
+//! - **Only a file's last part is replaced**, by a larger one, while it is small. A reader that misses a part reads the
+//!   manifest again.
 //!
 //! A group's clock is the highest time at which a leader appended an entry up to that group ([`ClockLog`]). Clocks
 //! ascend with GTIDs, as the timestamps of events do not.
@@ -25,6 +27,7 @@ mod clocks;
 mod dir;
 mod index;
 mod manifest;
+mod recovered;
 mod restore;
 mod store;
 #[cfg(test)]
@@ -35,7 +38,8 @@ pub use clocks::{ClockLog, Clocks};
 pub use dir::DirStore;
 pub use index::{Indexed, decode_index, encode_index};
 pub use manifest::{Head, MANIFEST_MAX, Manifest, Mark, Part};
-pub use restore::{Found, Restored, Target, clock_text, restore};
+pub use recovered::recovered_end;
+pub use restore::{ByHand, Found, Restored, Target, clock_text, restore};
 pub use store::{Store, StoreError, Version, When};
 
 use crate::library::LibraryError;
@@ -51,6 +55,11 @@ pub enum ArchiveError {
     Store(StoreError),
     /// The local files failed.
     Library(LibraryError),
+    /// A listed object is missing: damage, or the manifest that lists it was replaced meanwhile.
+    Missing {
+        /// The object.
+        key: String,
+    },
     /// A local file that is no binlog file failed: operation and reason.
     Local(String),
     /// An object has bytes that it must not have.
@@ -82,6 +91,9 @@ impl fmt::Display for ArchiveError {
             ArchiveError::Library(error) => error.fmt(f),
             ArchiveError::Local(text) | ArchiveError::Refused(text) => f.write_str(text),
             ArchiveError::Damaged { key, why } => write!(f, "the archive's object {key} {why}"),
+            ArchiveError::Missing { key } => {
+                write!(f, "the archive's object {key} is missing, although it is listed")
+            }
         }
     }
 }
@@ -173,7 +185,7 @@ fn read_part(store: &dyn Store, file: &str, part: &Part) -> Result<Vec<u8>, Arch
 
 fn read_exact(store: &dyn Store, key: &str, max: u64, expected: &str) -> Result<Vec<u8>, ArchiveError> {
     let found = store.get(key, max)?;
-    let (bytes, _) = found.ok_or_else(|| ArchiveError::damaged(key, "is missing, although it is listed"))?;
+    let (bytes, _) = found.ok_or_else(|| ArchiveError::Missing { key: key.to_owned() })?;
     let sum = digest(&bytes);
     if sum != expected {
         return Err(ArchiveError::damaged(key, format!("has SHA-256 {sum}, and {expected} is listed")));

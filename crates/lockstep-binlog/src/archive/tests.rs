@@ -590,6 +590,232 @@ fn failing_statement_is_restored_for_clients_that_stop() {
     assert!(again.to_string().contains("name an empty directory"), "{again}");
 }
 
+/// Appends a statement that failed with this error to the instance's files.
+fn write_failed(instance: &mut Instance, seqno: u64, code: u16, status_vars: &[u8], sql: &str) {
+    let mut events = EventWriter::at(instance.writer.end().unwrap().offset);
+    let gtid = Gtid { domain: 1, server: SERVER, seqno };
+    let flags = gtid_flag::STANDALONE | gtid_flag::DDL;
+    events.gtid(9, &GtidEvent { gtid, flags, commit_id: None, extra: vec![0; 6] });
+    let (database, sql) = (b"test", sql.as_bytes());
+    let query = Query { thread_id: 1, exec_time: 0, error_code: code, status_vars, database, sql };
+    events.query(Stamp { timestamp: 9, server_id: SERVER }, 0, &query).unwrap();
+    instance.writer.append(&events.finish().unwrap()).unwrap();
+}
+
+#[test]
+fn failed_statement_that_cannot_expect_its_error_is_left_out() {
+    let (store, folder, out) = (Memory::default(), Folder::new(), Folder::new());
+    let mut instance = Instance::open(&folder.0, 0, None, 0);
+    instance.write_to(1);
+    let replace = "/* x */ create or  replace PROCEDURE a() SELECT 1";
+    write_failed(&mut instance, 2, 1305, &[], replace);
+    let progress = instance.write_to(5);
+    instance.archiver(store.clone()).unwrap().advance(&progress).unwrap();
+    // The last one, in a part of its own: nothing is written after it.
+    let oracle = [0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0];
+    write_failed(&mut instance, 6, 1051, &oracle, "DROP TABLE a, b");
+    let progress = instance.write_to(6);
+    instance.archiver(store.clone()).unwrap().advance(&progress).unwrap();
+    let result = restore(&store, 0, Target::Latest, &out.0, &mut |_| ()).unwrap();
+    let by_hand: Vec<(u64, u16, &str)> =
+        result.by_hand.iter().map(|s| (s.seqno, s.code, s.statement.as_str())).collect();
+    assert_eq!(by_hand, [(2, 1305, replace), (6, 1051, "DROP TABLE a, b")]);
+    assert_eq!((result.groups, result.failed), (3, vec![]));
+    assert_eq!(seqnos(&out.0), [1, 4, 5]);
+}
+
+#[test]
+fn restored_files_are_numbered_from_one() {
+    let (store, out) = (archived(), Folder::new());
+    let result = restore(&store, 4, Target::Latest, &out.0, &mut |_| ()).unwrap();
+    assert_eq!(result.files, ["bin.000001", "bin.000002", "bin.000003"]);
+    assert_eq!(seqnos(&out.0), (5..=LAST).filter(|seqno| !is_hole(*seqno)).collect::<Vec<_>>());
+}
+
+#[test]
+fn data_behind_the_target_or_the_archive_are_refused() {
+    let store = archived();
+    let older = |after: u64, micros: u64| restored(&store, after, Target::Time(micros)).unwrap_err();
+    // Within a file, behind parts that are not read, in a hole after a file's end, and in the next file.
+    for after in [15, 20, 21, 39, 40, 41, 51] {
+        let group = (1..=after).rev().find(|seqno| !is_hole(*seqno)).unwrap();
+        for micros in [time(1), clock(group) - 1] {
+            let text = older(after, micros);
+            assert!(text.contains(&format!("1-10-{after} already, with GTID 1-10-")), "{after}: {text}");
+        }
+        let (found, _) = restored(&store, after, Target::Time(clock(group))).unwrap();
+        assert!(found.iter().all(|seqno| *seqno > after && clock(*seqno) == clock(group)), "{after}");
+    }
+    let text = restored(&store, 30, Target::Seqno(29)).unwrap_err();
+    assert!(text.contains("the data are at GTID 1-10-30 already, after GTID 1-10-29"), "{text}");
+    for to in [Target::Latest, Target::Seqno(LAST + 1), Target::Time(time(1))] {
+        let text = restored(&store, LAST + 1, to).unwrap_err();
+        assert!(text.contains("1-10-52") || text.contains("1-10-53 already"), "{text}");
+    }
+    assert!(restored(&store, LAST, Target::Latest).unwrap().0.is_empty());
+    // The file with the last group before the data is gone: nothing tells its time.
+    for key in store.keys().iter().filter(|key| key.starts_with("bin.000001/")) {
+        store.delete(key).unwrap();
+    }
+    let text = older(20, time(1));
+    assert!(text.contains("does not have the time of GTID 1-10-20"), "{text}");
+    assert_eq!(restored(&store, 20, Target::Time(clock(23))).unwrap().0, [23]);
+}
+
+/// An archive that grows while it is read: before each index that is read.
+struct Living {
+    memory: Memory,
+    source: Mutex<(Instance, Archiver<Memory>, u64)>,
+    step: u64,
+}
+
+impl Store for Living {
+    fn name(&self) -> String {
+        self.memory.name()
+    }
+
+    fn get(&self, key: &str, max: u64) -> Result<Option<(Vec<u8>, Version)>, StoreError> {
+        if key.ends_with(".index") {
+            let mut source = self.source.lock().unwrap();
+            let (instance, archiver, last) = &mut *source;
+            *last = (*last + self.step).min(LAST);
+            let progress = instance.write_to(*last);
+            archiver.advance(&progress).unwrap();
+        }
+        self.memory.get(key, max)
+    }
+
+    fn put(&self, _: &str, _: &[u8], _: &When) -> Result<Version, StoreError> {
+        dead()
+    }
+
+    fn delete(&self, _: &str) -> Result<(), StoreError> {
+        dead()
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+        self.memory.list(folder)
+    }
+}
+
+#[test]
+fn archive_that_grows_is_restored() {
+    let mut grown = 0;
+    for (begin, step) in (1..40).flat_map(|begin| [1, 2, 5].map(|step| (begin, step))) {
+        let (memory, folder, out) = (Memory::default(), Folder::new(), Folder::new());
+        let mut instance = Instance::open(&folder.0, 0, None, 0);
+        let mut archiver = instance.archiver(memory.clone()).unwrap();
+        let progress = instance.write_to(begin);
+        archiver.advance(&progress).unwrap();
+        let living = Living { memory, source: Mutex::new((instance, archiver, begin)), step };
+        let result = restore(&living, 0, Target::Latest, &out.0, &mut |_| ()).unwrap();
+        let found = seqnos(&out.0);
+        let last = *found.last().unwrap();
+        // The last part was replaced before it was read, unless it was full.
+        grown += u32::from(last > begin);
+        assert!((last + 1..=begin).all(is_hole), "{begin} {step}: {found:?}");
+        assert_eq!(found, (1..=last).filter(|seqno| !is_hole(*seqno)).collect::<Vec<_>>());
+        assert_eq!(result.groups as usize, found.len());
+    }
+    assert!(grown > 50, "{grown}");
+}
+
+#[test]
+fn last_manifest_stays_if_the_next_file_has_none() {
+    let (store, folder) = (archived(), Folder::new());
+    store.delete("bin.000021/manifest").unwrap();
+    let archiver = Instance::open(&folder.0, 0, None, 0).archiver(store.clone()).unwrap();
+    assert_eq!(archiver.expire(u64::MAX).unwrap().removed, ["bin.000001"]);
+    assert!(read_manifest(&store, "bin", 11).unwrap().is_some());
+}
+
+#[test]
+fn first_file_that_begins_at_a_border_is_the_resume_position() {
+    let (store, folder) = (Memory::default(), Folder::new());
+    let mut instance = Instance::open(&folder.0, 20, Some(clock(20)), 0);
+    let progress = instance.write_to(30);
+    let unknown = Progress { complete: Mark::default(), resume: Mark::default(), ..progress };
+    instance.archiver(store.clone()).unwrap().advance(&unknown).unwrap();
+    let start = StartPoint::find(&store).unwrap().unwrap();
+    assert_eq!(start.resume, Mark { seqno: 20, clock: clock(20) });
+    let (manifest, _) = read_manifest(&store, "bin", 11).unwrap().unwrap();
+    assert_eq!(manifest.complete, Mark { seqno: 30, clock: clock(30) });
+    // A progress whose clock is not known, or behind the groups.
+    let progress = instance.write_to(31);
+    let unknown = Progress { complete: Mark { seqno: 33, clock: 0 }, ..progress };
+    instance.archiver(store.clone()).unwrap().advance(&unknown).unwrap();
+    let (manifest, _) = read_manifest(&store, "bin", 11).unwrap().unwrap();
+    assert_eq!(manifest.complete.seqno, 33);
+    assert!(manifest.complete.clock >= manifest.last_group().unwrap().clock);
+}
+
+#[test]
+fn files_are_archived_up_to_the_last_known_clock_after_a_crash() {
+    let folder = Folder::new();
+    let mut instance = Instance::open(&folder.0, 0, None, 0);
+    let at_30 = instance.write_to(30);
+    let at_45 = instance.write_to(45);
+    let library = instance.writer.library().clone();
+    let gtid = |seqno: u64| Gtid { domain: 1, server: SERVER, seqno };
+    let end = |seqno: u64| {
+        recovered_end(&library, &mut Clocks::new(&folder.0, BLOCK), gtid(seqno)).unwrap().unwrap()
+    };
+    for seqno in [0, 1, 19, 20, 30, 44, 45] {
+        assert_eq!(end(seqno), at_45.end, "{seqno}");
+    }
+    // The clocks after 30 were not written.
+    std::fs::remove_file(folder.0.join("clocks.000002")).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(folder.0.join("clocks.000001")).unwrap();
+    file.set_len(10 * 12).unwrap();
+    for seqno in [0, 20, 25, 30] {
+        assert_eq!(end(seqno), at_30.end, "{seqno}");
+    }
+    std::fs::remove_file(folder.0.join("clocks.000000")).unwrap();
+    let begin = end(0);
+    assert_eq!(begin.file, 1);
+    let store = Memory::default();
+    let progress = Progress { end: begin, complete: Mark::default(), resume: Mark::default() };
+    assert_eq!(instance.archiver(store.clone()).unwrap().advance(&progress).unwrap(), Advance::Done);
+    let (manifest, _) = read_manifest(&store, "bin", 1).unwrap().unwrap();
+    assert_eq!((manifest.end(), manifest.last_group()), (begin.offset, None));
+}
+
+#[test]
+fn clocks_are_kept_while_they_cannot_be_written() {
+    let folder = Folder::new();
+    let dir = folder.0.join("later");
+    let mut log = ClockLog::new(&dir, BLOCK);
+    log.begin(0, None).unwrap();
+    for seqno in 1..=20 {
+        log.note(seqno, time(seqno)).unwrap();
+    }
+    // The directory is missing, as if its disk were full.
+    for _ in 0..3 {
+        assert!(log.note(21, time(21)).is_err());
+        assert!(log.sync().is_err());
+    }
+    std::fs::create_dir(&dir).unwrap();
+    for seqno in 21..=25 {
+        assert_eq!(log.note(seqno, time(seqno)).unwrap(), clock(seqno));
+    }
+    log.sync().unwrap();
+    let mut clocks = Clocks::new(&dir, BLOCK);
+    assert!((1..=25).all(|seqno| clocks.get(seqno).unwrap() == Some(clock(seqno))));
+}
+
+#[test]
+fn temporary_names_of_two_archivers_differ() {
+    let folder = Folder::new();
+    let stores = [(); 2].map(|()| DirStore::open(&folder.0, true).unwrap());
+    let path = folder.0.join("a.part");
+    let names = [&stores[0], &stores[1], &stores[0]].map(|store| store.temporary(&path));
+    assert!(names[0] != names[1] && names[0] != names[2]);
+    // A failed put leaves none behind.
+    std::fs::create_dir_all(folder.0.join("a/x.part/y")).unwrap();
+    assert!(stores[0].put("a/x.part", b"x", &When::Always).is_err());
+    assert_eq!(stores[0].list("a").unwrap(), ["x.part"]);
+}
+
 #[test]
 fn directory_replaces_an_object_only_if_it_is_unchanged() {
     let folder = Folder::new();
@@ -632,8 +858,8 @@ fn archive_in_a_directory_is_the_binlog_in_parts() {
         assert_eq!(parts.iter().flat_map(|path| std::fs::read(path).unwrap()).collect::<Vec<u8>>(), bytes);
     }
     restore(archiver.store(), 0, Target::Latest, &out.0, &mut |_| ()).unwrap();
-    for (number, bytes) in canonical() {
-        assert_eq!(std::fs::read(out.0.join(file_name("bin", number))).unwrap().len(), bytes.len());
+    for (at, bytes) in (1..).zip(canonical().values()) {
+        assert_eq!(std::fs::read(out.0.join(file_name("bin", at))).unwrap().len(), bytes.len());
     }
 }
 

@@ -15,6 +15,7 @@ mod group;
 mod source_events;
 
 pub use group::Group;
+pub(crate) use source_events::first_words;
 
 use crate::event::gtid_flag;
 use crate::gtid::Gtid;

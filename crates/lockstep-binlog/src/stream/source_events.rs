@@ -56,7 +56,17 @@ impl SourceEvent {
     pub(super) fn may_have_effect_in_part(&self) -> bool {
         let Some(text) = self.text() else { return false };
         let words = first_words(text, 3);
-        let one_object = ["CREATE", "ALTER", "TRUNCATE", "RENAME TABLE"];
+        let one_object = [
+            "CREATE",
+            "ALTER",
+            "TRUNCATE",
+            "RENAME TABLE",
+            "DROP PROCEDURE",
+            "DROP FUNCTION",
+            "DROP PACKAGE",
+            "DROP TRIGGER",
+            "DROP EVENT",
+        ];
         let several = ["CREATE USER", "CREATE OR", "CREATE ROLE", "ALTER USER"];
         several.iter().any(|start| words.starts_with(start))
             || !one_object.iter().any(|start| words.starts_with(start))
@@ -93,7 +103,7 @@ impl SourceEvent {
 }
 
 /// The first words of a statement in capitals, without comments before them, one blank between two.
-fn first_words(text: &[u8], count: usize) -> String {
+pub(crate) fn first_words(text: &[u8], count: usize) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(4096)]);
     let mut rest = text.trim_start();
     while let Some(comment) = rest.strip_prefix("/*") {
@@ -222,12 +232,26 @@ mod tests {
         let may = |text: &str| {
             source_events(&statement("shop", text), Source::Statement).unwrap()[0].may_have_effect_in_part()
         };
-        for text in
-            ["DROP TABLE a, b", "grant all on *.* to x, y", "/* why */ drop  user a,b", "CREATE USER a, b"]
-        {
+        for text in [
+            "DROP TABLE a, b",
+            "DROP SEQUENCE a, b",
+            "grant all on *.* to x, y",
+            "/* why */ drop  user a,b",
+            "CREATE USER a, b",
+            "CREATE OR REPLACE PROCEDURE a() SELECT 1",
+        ] {
             assert!(may(text), "{text}");
         }
-        for text in ["create table a (b int)", "ALTER TABLE a ADD c INT", "/*!50000 TRUNCATE TABLE a */"] {
+        for text in [
+            "create table a (b int)",
+            "ALTER TABLE a ADD c INT",
+            "/*!50000 TRUNCATE TABLE a */",
+            "DROP PROCEDURE a",
+            "drop function  if exists a",
+            "DROP PACKAGE BODY a",
+            "DROP TRIGGER a",
+            "DROP EVENT a",
+        ] {
             assert!(!may(text), "{text}");
         }
     }

@@ -8,7 +8,7 @@ use crate::log_member::{self, Hooks, MemberArgs, MessageLog, Plan, Role};
 use crate::signals::Signals;
 use clap::Args;
 use lockstep_binlog::archive::{
-    Advance, Archiver, Clocks, Head, Mark, Progress, StartPoint, Store, clock_text, read_head,
+    Advance, ArchiveError, Archiver, Clocks, Head, Mark, Progress, StartPoint, Store, clock_text, read_head,
 };
 use lockstep_binlog::stream::server_id_of;
 use lockstep_binlog::{Library, Writer};
@@ -16,7 +16,7 @@ use lockstep_node::core::{Gtid, Uuid};
 use lockstep_node::{Beginning, FrontEnd, Level, Node};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The default directory.
@@ -29,6 +29,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const EXPIRE_EVERY: Duration = Duration::from_secs(600);
 /// How often the log says how far the archive is, and that the target fails.
 const SAY_EVERY: Duration = Duration::from_secs(600);
+/// How long the program waits at its end until the archive has everything.
+const LAST_COPY_MAX: Duration = Duration::from_secs(20);
+/// How often the archive's end is read again at the start, while another archiver replaces it.
+const FETCHES_MAX: u32 = 10;
+/// The effect of a full disk.
+const ON_FULL: &str =
+    "and the archive gets no new transactions. Files that it has already are removed. Free space there";
 
 #[derive(Args, Debug, Default, Clone)]
 pub(crate) struct ArchiveArgs {
@@ -102,27 +109,20 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
     let signals = Signals::block();
     let known_target = KnownTarget::in_dir(&plan.dir);
     known_target.check(store.as_ref())?;
-    let start = start_if_empty(&plan.dir, store.as_ref())?;
-    if let Some(start) = &start {
-        let (files, seqno) = (plan.dir.join("files"), start.resume.seqno);
-        let text = format!(
-            "the archive in {} has transactions already: this instance goes on from seqno {seqno}",
-            store.name()
-        );
-        log.write(Level::Info, &text);
-        SavedPosition::in_dir(&files)
-            .save(Gtid { uuid: start.history, seqno: seqno as i64 })
-            .map_err(FileError::into_text)?;
-        start.fetch(store.as_ref(), &files).map_err(|e| e.to_string())?;
-    }
+    let start = fetch_start(&plan.dir, store.as_ref(), &log)?;
     let (writer, saved) = open_files(&plan.dir, &log)?;
     let position = saved.load()?;
     check_history(store.as_ref(), position, &plan.dir)?;
     let known = start.map(|start| start.resume.clock);
-    let copier = Copier::new(&args, &writer, (store, known_target), log.clone());
-    let space = Arc::new(DiskSpace::new(writer.library().dir().to_owned(), log.clone()));
+    let mut copier = Copier::new(&args, &writer, (store, known_target), log.clone());
+    let space = Arc::new(DiskSpace::new(writer.library().dir().to_owned(), log.clone(), ON_FULL));
     let mut feed = Feed::new(writer, saved, space, args.gtid_domain_id);
     feed.keep_clocks(known, position)?;
+    if let Some(progress) = feed.progress() {
+        // Before the member joins: it may need the space of files that are not archived yet.
+        copier.tell(progress);
+        copier.start(position.uuid)?;
+    }
     let lines = log.clone();
     let role = Role {
         front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
@@ -134,6 +134,30 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
         },
     };
     log_member::run(&plan, log, &signals, role)
+}
+
+/// Where a new instance goes on, if the archive has transactions. Gets the archive's last file.
+fn fetch_start(dir: &Path, store: &dyn Store, log: &MessageLog) -> Result<Option<StartPoint>, String> {
+    let files = dir.join("files");
+    let mut attempts = 0;
+    loop {
+        let Some(start) = start_if_empty(dir, store)? else { return Ok(None) };
+        let seqno = start.resume.seqno;
+        let text = format!(
+            "the archive in {} has transactions already: this instance goes on from seqno {seqno}",
+            store.name()
+        );
+        log.write(Level::Info, &text);
+        SavedPosition::in_dir(&files)
+            .save(Gtid { uuid: start.history, seqno: seqno as i64 })
+            .map_err(FileError::into_text)?;
+        match start.fetch(store, &files) {
+            Ok(()) => return Ok(Some(start)),
+            // Another archiver has replaced a part meanwhile.
+            Err(ArchiveError::Missing { .. }) if attempts < FETCHES_MAX => attempts += 1,
+            Err(error) => return Err(error.to_string()),
+        }
+    }
 }
 
 /// Where a new instance goes on, if the archive has transactions.
@@ -188,6 +212,10 @@ impl KnownTarget {
 
     fn note(&self, store: &impl Store) -> Result<(), String> {
         let text = format!("{}\n", store.name());
+        // The disk may be full.
+        if std::fs::read_to_string(&self.path).is_ok_and(|known| known == text) {
+            return Ok(());
+        }
         std::fs::write(&self.path, text)
             .map_err(|e| format!("{} cannot be written: {e}", self.path.display()))
     }
@@ -205,7 +233,10 @@ struct State {
     progress: Option<Progress>,
     /// Why the archive cannot go on.
     failed: Option<String>,
+    /// No more progress follows.
     closed: bool,
+    /// The archive's thread has ended.
+    ended: bool,
 }
 
 /// Starts the archive's thread once the stream has begun, and tells it how far the files are.
@@ -214,6 +245,22 @@ struct Copier {
     /// `None` once the thread runs.
     worker: Option<Worker>,
     domain: u32,
+}
+
+/// Tells the other thread that the archive's thread has ended, also by a panic.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        if std::thread::panicking() {
+            let text = "the archive's thread has ended by a defect of this program: its message is on standard error";
+            state.failed.get_or_insert_with(|| text.to_owned());
+        }
+        state.ended = true;
+        drop(state);
+        self.0.changed.notify_all();
+    }
 }
 
 impl Copier {
@@ -235,20 +282,32 @@ impl Copier {
         };
         Copier { shared, worker: Some(worker), domain: args.gtid_domain_id }
     }
+
+    /// Starts the archive's thread, unless it runs.
+    fn start(&mut self, history: Uuid) -> Result<(), String> {
+        let Some(worker) = self.worker.take() else { return Ok(()) };
+        let head = head_of(history, self.domain);
+        let ending = Ending(self.shared.clone());
+        let run = move || {
+            let _ending = ending;
+            worker.run(head);
+        };
+        let thread = std::thread::Builder::new().name("archive".into()).spawn(run);
+        thread.map(drop).map_err(|e| format!("cannot start a thread: {e}"))
+    }
+
+    fn tell(&self, progress: Progress) {
+        self.shared.lock().progress = Some(progress);
+        self.shared.changed.notify_all();
+    }
 }
 
 impl Output for Copier {
     fn on_round(&mut self, feed: &Feed) -> Result<(), String> {
-        if let Some(history) = feed.history()
-            && let Some(worker) = self.worker.take()
-        {
-            let head = head_of(history, self.domain);
-            std::thread::Builder::new()
-                .name("archive".into())
-                .spawn(move || worker.run(head))
-                .map_err(|e| format!("cannot start a thread: {e}"))?;
+        if let Some(history) = feed.history() {
+            self.start(history)?;
         }
-        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.lock();
         if let Some(text) = state.failed.take() {
             return Err(text);
         }
@@ -262,8 +321,13 @@ impl Output for Copier {
 
 impl Drop for Copier {
     fn drop(&mut self) {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        let mut state = self.shared.lock();
+        state.closed = true;
         self.shared.changed.notify_all();
+        // What the files have is archived, as this instance may not be started again.
+        if self.worker.is_none() {
+            drop(self.shared.changed.wait_timeout_while(state, LAST_COPY_MAX, |state| !state.ended));
+        }
     }
 }
 
@@ -284,9 +348,13 @@ struct Worker {
 
 impl Worker {
     fn run(self, head: Head) {
-        let shared = self.shared.clone();
+        let (shared, log) = (self.shared.clone(), self.log.clone());
         if let Err(text) = self.copy(head) {
-            shared.state.lock().unwrap_or_else(PoisonError::into_inner).failed = Some(text);
+            let mut state = shared.lock();
+            match state.closed {
+                true => log.write(Level::Error, &text),
+                false => state.failed = Some(text),
+            }
         }
     }
 
@@ -302,13 +370,16 @@ impl Worker {
         let mut copied: Option<Progress> = None;
         loop {
             let Some(progress) = shared.next(copied, keep.map(|_| EXPIRE_EVERY)) else { return Ok(()) };
-            match archiver.advance(&progress) {
+            let is_done = match archiver.advance(&progress) {
                 Ok(Advance::Done) => {
-                    copied = Some(progress);
                     notices.done(&archiver, &head);
                     purge(&archiver, &library, &clocks())?;
+                    true
                 }
-                Ok(Advance::Behind) => notices.behind(),
+                Ok(Advance::Behind) => {
+                    notices.behind();
+                    false
+                }
                 Err(error) if error.is_transient() => {
                     let pause = notices.failed(&error.to_string());
                     if shared.pause(pause) {
@@ -317,14 +388,13 @@ impl Worker {
                     continue;
                 }
                 Err(error) => return Err(error.to_string()),
-            }
-            if let Some(keep) = keep
+            };
+            copied = Some(progress);
+            if let Some(keep) = keep.filter(|_| is_done)
                 && expired_at.is_none_or(|at| at.elapsed() >= EXPIRE_EVERY)
             {
                 expired_at = Some(Instant::now());
-                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                let before = now.saturating_sub(keep).as_micros() as u64;
-                match archiver.expire(before) {
+                match archiver.expire(expiry(&archiver, keep)) {
                     Ok(expired) if expired.removed.is_empty() => {}
                     Ok(expired) => {
                         let text =
@@ -334,11 +404,17 @@ impl Worker {
                     Err(error) => drop(notices.failed(&error.to_string())),
                 }
             }
-            if shared.pause(interval) {
-                return Ok(());
-            }
+            shared.pause(interval);
         }
     }
+}
+
+/// Files with older groups are removed. The archive's own clock counts if it is behind: after a long absence, or with a
+/// wrong clock here, there is nothing to remove that is not yet old for the archive.
+fn expiry<S: Store>(archiver: &Archiver<S>, keep: Duration) -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let last = archiver.end().map_or(0, |(.., complete)| complete.clock);
+    (now.as_micros() as u64).min(last).saturating_sub(keep.as_micros() as u64)
 }
 
 /// Removes local files that are archived, and clocks that are not needed any more.
@@ -356,13 +432,17 @@ fn purge<S: Store>(archiver: &Archiver<S>, library: &Library, clocks: &Clocks) -
 }
 
 impl Shared {
-    /// Waits for progress beyond `copied`, or for `timeout`. `None` if the deliveries have ended.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for progress beyond `copied`, or for `timeout`. `None` if the deliveries have ended, and there is none.
     fn next(&self, copied: Option<Progress>, timeout: Option<Duration>) -> Option<Progress> {
         let begun = Instant::now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         loop {
             if state.closed {
-                return None;
+                return state.progress.filter(|progress| Some(*progress) != copied);
             }
             let is_due = timeout.is_some_and(|timeout| begun.elapsed() >= timeout);
             if let Some(progress) = state.progress.filter(|progress| is_due || Some(*progress) != copied) {
@@ -375,7 +455,7 @@ impl Shared {
 
     /// Waits for this time. Returns whether the deliveries have ended.
     fn pause(&self, time: Duration) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.lock();
         let waited = self.changed.wait_timeout_while(state, time, |state| !state.closed);
         waited.unwrap_or_else(PoisonError::into_inner).0.closed
     }
@@ -451,6 +531,86 @@ impl Notices {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recovered_files_are_archived_without_the_log() {
+        use lockstep_binlog::archive::{ClockLog, DirStore};
+        use lockstep_binlog::event::{Checksum, EventWriter, FormatDescription, GtidEvent, Stamp, gtid_flag};
+        let dir = std::env::temp_dir().join(format!("lockstep-recovered-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let log = Arc::new(MessageLog::open(Some(dir.join("messages"))).unwrap());
+        let position = Gtid { uuid: Uuid([7; 16]), seqno: 1 };
+        let server = server_id_of(position.uuid);
+        let (mut writer, saved) = open_files(&dir, &log).unwrap();
+        let version = super::super::feed::VERSION.into();
+        let checksum = Checksum::Crc32;
+        let format = FormatDescription { timestamp: 5, server_id: server, version, created: 0, checksum };
+        writer.begin(1, &format, &lockstep_binlog::StreamState::default()).unwrap();
+        let mut clocks = ClockLog::new(writer.library().dir(), FILE_SEQNOS as u64);
+        clocks.begin(0, None).unwrap();
+        let mut ends = Vec::new();
+        for seqno in 1..=3 {
+            let mut events = EventWriter::at(writer.end().unwrap().offset);
+            let gtid = lockstep_binlog::Gtid { domain: 1, server, seqno };
+            let flags = gtid_flag::TRANSACTIONAL;
+            events.gtid(7, &GtidEvent { gtid, flags, commit_id: None, extra: vec![0; 6] });
+            events.xid(Stamp { timestamp: 7, server_id: server }, seqno);
+            writer.append(&events.finish().unwrap()).unwrap();
+            ends.push(writer.end().unwrap());
+            // The third one's clock was lost in a crash.
+            if seqno < 3 {
+                clocks.note(seqno, 1000 * seqno).unwrap();
+            }
+        }
+        clocks.sync().unwrap();
+        saved.save(position).map_err(FileError::into_text).unwrap();
+        let store = DirStore::open(&dir.join("to"), true).unwrap();
+        let args = ArchiveArgs { interval: 1, gtid_domain_id: 1, ..ArchiveArgs::default() };
+        let target = (Box::new(store) as Box<dyn Store>, KnownTarget::in_dir(&dir));
+        let mut copier = Copier::new(&args, &writer, target, log.clone());
+        let space = Arc::new(DiskSpace::new(dir.clone(), log, ON_FULL));
+        let mut feed = Feed::new(writer, saved, space, 1);
+        feed.keep_clocks(None, position).unwrap();
+        let mark = Mark { seqno: 1, clock: 1000 };
+        assert_eq!(feed.progress(), Some(Progress { end: ends[1], complete: mark, resume: mark }));
+        copier.tell(feed.progress().unwrap());
+        copier.start(position.uuid).unwrap();
+        drop(copier);
+        let start = StartPoint::find(&DirStore::open(&dir.join("to"), false).unwrap()).unwrap().unwrap();
+        assert_eq!((start.history, start.resume), (position.uuid, mark));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn end_of_the_thread_is_noticed_after_a_panic() {
+        let shared = Arc::new(Shared::default());
+        let ending = Ending(shared.clone());
+        let thread = std::thread::spawn(move || {
+            let _ending = ending;
+            panic!("as a defect does");
+        });
+        assert!(thread.join().is_err());
+        let state = shared.lock();
+        assert!(state.ended && state.failed.as_ref().is_some_and(|text| text.contains("a defect")));
+        drop(state);
+        let shared = Arc::new(Shared::default());
+        drop(Ending(shared.clone()));
+        assert!(shared.lock().ended && shared.lock().failed.is_none());
+    }
+
+    #[test]
+    fn progress_is_copied_once_more_at_the_end() {
+        let shared = Shared::default();
+        let end = lockstep_binlog::library::Position { file: 1, offset: 9 };
+        let progress = Progress { end, complete: Mark::default(), resume: Mark::default() };
+        {
+            let mut state = shared.lock();
+            (state.progress, state.closed) = (Some(progress), true);
+        }
+        assert_eq!(shared.next(None, None), Some(progress));
+        assert_eq!(shared.next(Some(progress), None), None);
+    }
 
     #[test]
     fn ages_have_a_number_and_a_unit() {

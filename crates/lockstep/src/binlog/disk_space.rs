@@ -43,6 +43,8 @@ impl From<LibraryError> for FileError {
 #[derive(Debug)]
 pub(super) struct DiskSpace {
     dir: PathBuf,
+    /// What follows from a full disk, and what to do.
+    effect: &'static str,
     log: Arc<MessageLog>,
     full: Mutex<Option<Full>>,
 }
@@ -54,8 +56,9 @@ struct Full {
 }
 
 impl DiskSpace {
-    pub(super) fn new(dir: PathBuf, log: Arc<MessageLog>) -> DiskSpace {
-        DiskSpace { dir, log, full: Mutex::default() }
+    /// `effect`: what follows from a full disk, and what to do, as the end of a sentence.
+    pub(super) fn new(dir: PathBuf, log: Arc<MessageLog>, effect: &'static str) -> DiskSpace {
+        DiskSpace { dir, effect, log, full: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Full>> {
@@ -102,9 +105,9 @@ impl DiskSpace {
         *full = Some(Full { since, said: now });
         drop(full);
         let text = format!(
-            "the disk of {} is full ({why}): the binlog files wait for space, and consumers get no new events. Free space \
-             there, or start this instance again with a smaller --keep",
-            self.dir.display()
+            "the disk of {} is full ({why}): the binlog files wait for space, {}",
+            self.dir.display(),
+            self.effect
         );
         self.log.write(Level::Error, &text);
     }
@@ -125,7 +128,7 @@ mod tests {
     fn operation_is_repeated_only_while_the_disk_is_full() {
         let path = std::env::temp_dir().join(format!("lockstep-disk-space-{}", std::process::id()));
         let log = Arc::new(MessageLog::open(Some(path.clone())).unwrap());
-        let space = DiskSpace::new("/binlog".into(), log);
+        let space = DiskSpace::new("/binlog".into(), log, "and consumers, too");
         let fails = |kind: std::io::ErrorKind| FileError::io("cannot write x".into(), &kind.into());
         let mut left = 2;
         let done = space.retry(|| {

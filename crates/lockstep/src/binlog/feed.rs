@@ -4,7 +4,7 @@
 //! instance has the same files.
 
 use super::disk_space::{DiskSpace, FileError};
-use lockstep_binlog::archive::{ClockLog, Mark, Progress};
+use lockstep_binlog::archive::{ClockLog, Clocks, Mark, Progress, recovered_end};
 use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
 use lockstep_binlog::stream::{Group, Item, Stream, server_id_of};
 use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState, Writer};
@@ -27,7 +27,7 @@ const FILES_OF_BLOCK: u64 = 10_000;
 pub(super) const VERSION: &str = "10.11.0-MariaDB-lockstep";
 /// Why an instance cannot go on with its files.
 const CANNOT_CONTINUE: &str = "the members' logs do not continue the files of this instance: it was away for too long, or the \
-                               cluster's history is another one. Move the directory `files` away, and start the instance again";
+                               cluster's history is another one";
 /// How often the files are synced, and the position is saved.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Groups are written together up to this size.
@@ -118,18 +118,44 @@ impl Feed {
     /// elsewhere.
     pub(super) fn keep_clocks(&mut self, known: Option<u64>, position: Gtid) -> Result<(), String> {
         let mut clocks = ClockLog::new(self.writer.library().dir(), FILE_SEQNOS as u64);
-        clocks.begin(position.seqno.max(0) as u64, known).map_err(|e| self.no_clocks(&e))?;
+        let begun = clocks.begin(position.seqno.max(0) as u64, known);
+        begun.map_err(|e| no_clocks(self.writer.library(), &e).into_text())?;
+        self.progress = self.recovered(position, clocks.clock());
         self.clocks = Some(clocks);
         Ok(())
     }
 
-    fn no_clocks(&self, error: &std::io::Error) -> String {
-        format!("the clocks in {} cannot be used: {error}", self.writer.library().dir().display())
+    /// How far the files can be archived before the log is read again. On a full disk that is not possible until old files
+    /// are archived, and removed.
+    fn recovered(&self, position: Gtid, clock: u64) -> Option<Progress> {
+        let seqno = u64::try_from(position.seqno).ok()?;
+        let library = self.writer.library();
+        let mut clocks = Clocks::new(library.dir(), FILE_SEQNOS as u64);
+        let gtid = BinlogGtid { domain: self.domain, server: server_id_of(position.uuid), seqno };
+        // The archiver reads the same files later, and says what is wrong with them.
+        let end = recovered_end(library, &mut clocks, gtid).ok().flatten()?;
+        let mark = Mark { seqno, clock };
+        Some(Progress { end, complete: mark, resume: mark })
     }
 
     fn note_clock(&mut self, seqno: Seqno, time: Option<u64>) -> Result<(), String> {
         let (Some(clocks), Some(time)) = (&mut self.clocks, time) else { return Ok(()) };
-        clocks.note(seqno.max(1) as u64, time).map(drop).map_err(|e| self.no_clocks(&e))
+        let library = self.writer.library();
+        self.space
+            .retry(|| clocks.note(seqno.max(1) as u64, time).map(drop).map_err(|e| no_clocks(library, &e)))
+    }
+
+    /// Why this instance cannot go on, and what to do.
+    fn cannot_continue(&self) -> String {
+        let dir = self.writer.library().dir().display();
+        match self.clocks {
+            None => format!("{CANNOT_CONTINUE}. Move the directory {dir} away, and start the instance again"),
+            Some(_) => format!(
+                "{CANNOT_CONTINUE}. The archive cannot go on without a gap: begin another one. Start this instance with an \
+                 empty directory (--dir) and a new target (--to), and make a new backup. This instance archives what it has \
+                 before it ends, if the target can be written; otherwise binlog files that are not in the archive are in {dir}"
+            ),
+        }
     }
 
     /// Takes a delivery.
@@ -147,7 +173,7 @@ impl Feed {
                 let groups = stream.on_result(seqno, error).map_err(|e| e.to_string())?;
                 self.write(groups)
             }
-            Delivery::StateNeeded { .. } => Err(CANNOT_CONTINUE.into()),
+            Delivery::StateNeeded { .. } => Err(self.cannot_continue()),
             _ => Ok(()),
         }
     }
@@ -184,7 +210,7 @@ impl Feed {
         self.written = match self.last_in_library(server_id_of(position.uuid))? {
             // Behind the last group there may be entries without one, up to the saved position.
             Some(last) if last < position.seqno && self.saved.load()? == position => position.seqno,
-            Some(last) if last < position.seqno => return Err(CANNOT_CONTINUE.into()),
+            Some(last) if last < position.seqno => return Err(self.cannot_continue()),
             Some(last) => last,
             None => position.seqno,
         };
@@ -339,20 +365,20 @@ impl Feed {
     /// Makes the clocks durable: before the position, as entries before that one are not delivered again.
     fn sync_clocks(&mut self) -> Result<(), String> {
         let (Some(clocks), Some(stream)) = (&mut self.clocks, &self.stream) else { return Ok(()) };
-        let synced = clocks.sync();
+        let library = self.writer.library();
+        self.space.retry(|| clocks.sync().map_err(|e| no_clocks(library, &e)))?;
         let mark = |seqno: Seqno, clocks: &ClockLog| -> std::io::Result<Mark> {
             Ok(Mark { seqno: seqno.max(0) as u64, clock: clocks.at(seqno.max(0) as u64)? })
         };
-        let progress = synced.and_then(|()| {
-            let end = self.writer.end();
-            let marks = (mark(stream.done(), clocks)?, mark(stream.resume_position(), clocks)?);
-            Ok(end.map(|end| Progress { end, complete: marks.0, resume: marks.1 }))
-        });
-        self.progress = progress.map_err(|e| self.no_clocks(&e))?;
+        let marks = mark(stream.done(), clocks)
+            .and_then(|complete| Ok((complete, mark(stream.resume_position(), clocks)?)));
+        let (complete, resume) = marks.map_err(|e| no_clocks(library, &e).into_text())?;
+        self.progress = self.writer.end().map(|end| Progress { end, complete, resume });
         Ok(())
     }
 
-    /// How far the files are complete, as of the last sync. `None` without files or clocks.
+    /// How far the files are complete, as of the last sync; before the first one, as of the start. `None` without files or
+    /// clocks.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.progress
     }
@@ -376,4 +402,8 @@ impl Feed {
     pub(super) fn waits_for(&self) -> Option<Seqno> {
         self.stream.as_ref().and_then(Stream::waits_for)
     }
+}
+
+fn no_clocks(library: &Library, error: &std::io::Error) -> FileError {
+    FileError::io(format!("the clocks in {} cannot be used", library.dir().display()), error)
 }

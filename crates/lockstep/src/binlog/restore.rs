@@ -15,6 +15,8 @@ const BACKUP_FILES: [&str; 2] = ["xtrabackup_galera_info", "mariadb_backup_galer
 
 /// How many statements that failed are listed.
 const FAILED_SHOWN: usize = 10;
+/// How many characters of a statement are shown.
+const STATEMENT_SHOWN: usize = 200;
 
 #[derive(Args, Debug, Default, Clone)]
 pub(crate) struct RestoreArgs {
@@ -46,14 +48,6 @@ pub(super) fn run(args: RestoreArgs) -> Result<ExitCode, String> {
         (Some(text), None) => position_of(text, &head, &store.name())?,
         (None, None) => return Err("give --after or --backup".into()),
     };
-    if let Target::Seqno(seqno) = to
-        && seqno < after
-    {
-        return Err(format!(
-            "the data are at seqno {after} already, after --to {}: use an older backup",
-            args.to
-        ));
-    }
     eprintln!("reading the archive in {} after GTID {}", store.name(), head.gtid(after));
     let restored = restore(store.as_ref(), after, to, &args.into, &mut |found| {
         eprintln!("{}: {} bytes, up to {}", found.file, found.bytes, clock_text(found.complete.clock));
@@ -82,7 +76,21 @@ fn report(restored: &Restored, head: &Head, into: &Path) {
     if restored.failed.len() > FAILED_SHOWN {
         println!("failed        {} more statements", restored.failed.len() - FAILED_SHOWN);
     }
-    println!("apply         mariadb-binlog {}/{}.* | mariadb", into.display(), head.files);
+    for statement in &restored.by_hand {
+        let text: String = statement.statement.split_whitespace().collect::<Vec<_>>().join(" ");
+        println!(
+            "by hand       {} failed with error {} on the cluster's servers, and is left out. Compare the objects that it \
+             names: {}",
+            head.gtid(statement.seqno),
+            statement.code,
+            text.chars().take(STATEMENT_SHOWN).collect::<String>()
+        );
+    }
+    println!(
+        "apply         mariadb-binlog {}/{}.* | mariadb --max-allowed-packet=1G",
+        into.display(),
+        head.files
+    );
 }
 
 /// The position in a copy that `mariadb-backup` made: `UUID:SEQNO`, and perhaps a domain.

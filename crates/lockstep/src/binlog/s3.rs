@@ -7,6 +7,7 @@ use object_store::{
     ClientOptions, Error, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig,
     UpdateVersion,
 };
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
@@ -21,6 +22,32 @@ pub(super) struct S3Store {
     prefix: Path,
     s3: AmazonS3,
     runtime: Runtime,
+    /// The operations that the server has allowed once. See [`Operation`].
+    allowed: AtomicU8,
+}
+
+/// A kind of request, each with a right of its own.
+#[derive(Clone, Copy)]
+enum Operation {
+    Read,
+    Write,
+    Remove,
+    List,
+}
+
+impl Operation {
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Remove => "remove",
+            Operation::List => "list",
+        }
+    }
 }
 
 impl S3Store {
@@ -71,7 +98,8 @@ impl S3Store {
             .map_err(|e| refused(format!("{url} cannot be used: {e}")))?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| refused(format!("cannot start a runtime for {url}: {e}")))?;
-        let store = S3Store { name: url.trim_end_matches('/').to_owned(), prefix, s3, runtime };
+        let name = url.trim_end_matches('/').to_owned();
+        let store = S3Store { name, prefix, s3, runtime, allowed: AtomicU8::new(0) };
         // A wrong bucket or key is an error now, not in the log later.
         store.list("")?;
         Ok(store)
@@ -81,11 +109,20 @@ impl S3Store {
         key.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
-    fn failed(&self, what: &str, key: &str, error: &Error) -> StoreError {
-        let text = format!("cannot {what} {}/{key}: {}", self.name, with_causes(error));
+    fn note_allowed(&self, operation: Operation) {
+        self.allowed.fetch_or(operation.bit(), Ordering::Relaxed);
+    }
+
+    fn failed(&self, operation: Operation, key: &str, error: &Error) -> StoreError {
+        let text = format!("cannot {} {}/{key}: {}", operation.name(), self.name, with_causes(error));
+        let was_allowed = self.allowed.load(Ordering::Relaxed) & operation.bit() != 0;
         let is_missing =
             |error: &Error| matches!(error, Error::NotFound { .. }) || text.contains("NoSuchBucket");
         match error {
+            // Rights and keys change, and temporary keys end. The archive goes on once they are mended.
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } if was_allowed => {
+                StoreError::Unavailable(text)
+            }
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } | Error::NotImplemented { .. } => {
                 StoreError::Refused(format!(
                     "{text}. The credentials (AWS_ACCESS_KEY_ID, …) must allow GetObject, PutObject, DeleteObject and ListBucket"
@@ -135,13 +172,16 @@ impl Store for S3Store {
             Ok(Ok((found.bytes().await?.to_vec(), e_tag)))
         };
         match self.runtime.block_on(read) {
-            Ok(Ok((bytes, e_tag))) => Ok(Some((bytes, version(e_tag)?))),
+            Ok(Ok((bytes, e_tag))) => {
+                self.note_allowed(Operation::Read);
+                Ok(Some((bytes, version(e_tag)?)))
+            }
             Ok(Err(size)) => Err(StoreError::Refused(format!(
                 "{}/{key} has {size} bytes, and at most {max} are expected",
                 self.name
             ))),
             Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(self.failed("read", key, &error)),
+            Err(error) => Err(self.failed(Operation::Read, key, &error)),
         }
     }
 
@@ -157,27 +197,69 @@ impl Store for S3Store {
         let path = self.path(key);
         let put = self.s3.put_opts(&path, bytes.to_vec().into(), options);
         match self.runtime.block_on(put) {
-            Ok(done) => version(done.e_tag),
+            Ok(done) => {
+                self.note_allowed(Operation::Write);
+                version(done.e_tag)
+            }
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Err(StoreError::Conflict),
             // The object was removed meanwhile.
             Err(Error::NotFound { .. }) if matches!(when, When::Is(_)) => Err(StoreError::Conflict),
-            Err(error) => Err(self.failed("write", key, &error)),
+            Err(error) => Err(self.failed(Operation::Write, key, &error)),
         }
     }
 
     fn delete(&self, key: &str) -> Result<(), StoreError> {
         match self.runtime.block_on(self.s3.delete(&self.path(key))) {
-            Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.failed("remove", key, &error)),
+            Ok(()) | Err(Error::NotFound { .. }) => {
+                self.note_allowed(Operation::Remove);
+                Ok(())
+            }
+            Err(error) => Err(self.failed(Operation::Remove, key, &error)),
         }
     }
 
     fn list(&self, folder: &str) -> Result<Vec<String>, StoreError> {
         let path = self.path(folder);
         let listed = self.runtime.block_on(self.s3.list_with_delimiter(Some(&path)));
-        let listed = listed.map_err(|error| self.failed("list", folder, &error))?;
+        let listed = listed.map_err(|error| self.failed(Operation::List, folder, &error))?;
+        self.note_allowed(Operation::List);
         let objects = listed.objects.into_iter().map(|object| object.location);
         let names = listed.common_prefixes.into_iter().chain(objects);
         Ok(names.filter_map(|path| path.filename().map(str::to_owned)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_right_is_an_outage_and_missing_right_an_error() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let s3 = AmazonS3Builder::new()
+            .with_bucket_name("b")
+            .with_region("r")
+            .with_access_key_id("k")
+            .with_secret_access_key("s")
+            .build()
+            .unwrap();
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let store = S3Store {
+            name: "s3://b".into(),
+            prefix: Path::default(),
+            s3,
+            runtime,
+            allowed: AtomicU8::new(0),
+        };
+        let denied = || Error::PermissionDenied { path: "x".into(), source: "403".into() };
+        let refused = store.failed(Operation::Write, "x", &denied());
+        assert!(matches!(&refused, StoreError::Refused(text) if text.contains("PutObject")), "{refused}");
+        store.note_allowed(Operation::Write);
+        let outage = store.failed(Operation::Write, "x", &denied());
+        assert!(
+            matches!(&outage, StoreError::Unavailable(text) if text.contains("write s3://b/x")),
+            "{outage}"
+        );
+        assert!(matches!(store.failed(Operation::List, "x", &denied()), StoreError::Refused(_)));
     }
 }

@@ -23,6 +23,9 @@ use std::sync::atomic::AtomicU64;
 const DESCRIPTORS_EACH: u64 = 5;
 /// File descriptors for everything else.
 const DESCRIPTORS_FREE: u64 = 256;
+/// The effect of a full disk.
+const ON_FULL: &str =
+    "and consumers get no new events. Free space there, or start this instance again with a smaller --keep";
 /// Serves until a signal or an error ends it.
 pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let Config {
@@ -46,7 +49,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let (writer, saved) = open_files(&plan.dir, &log)?;
     let position = saved.load()?;
     let (library, dropped) = (writer.library().clone(), Arc::new(AtomicU64::new(0)));
-    let space = Arc::new(DiskSpace::new(library.dir().to_owned(), log.clone()));
+    let space = Arc::new(DiskSpace::new(library.dir().to_owned(), log.clone(), ON_FULL));
     let report = Arc::new(Report::new(library.clone(), retention, space.clone(), dropped.clone()));
     let _purger = Purger::start(library, retention, log.clone(), dropped)?;
     let _accounts = match &upstream {
