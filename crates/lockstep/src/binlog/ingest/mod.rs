@@ -109,9 +109,9 @@ impl IngestArgs {
                     self.new_cluster |= cfg::is_on(value);
                     Ok(())
                 }
-                other => {
-                    Err(format!("unknown option '{other}'; `lockstep binlog ingest --help` lists the options"))
-                }
+                other => Err(format!(
+                    "unknown option '{other}'; `lockstep binlog ingest --help` lists the options"
+                )),
             }
         })?;
         Ok(self)
