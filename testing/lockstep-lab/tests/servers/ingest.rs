@@ -301,11 +301,13 @@ fn primary_whose_binlog_was_reset_gets_no_acknowledgement() -> Test {
     // The new binlog has the old one's name, and grows beyond the copy's end before anybody waits.
     client.run(&["SET GLOBAL rpl_semi_sync_master_enabled=OFF", "RESET MASTER"])?;
     for id in 101..=160 {
-        client.run(&[&format!("INSERT INTO test.rows VALUES ({id}, 'after the reset', REPEAT('y', 500))")])?;
+        client
+            .run(&[&format!("INSERT INTO test.rows VALUES ({id}, 'after the reset', REPEAT('y', 500))")])?;
     }
     client.run(&["SET GLOBAL rpl_semi_sync_master_enabled=ON"])?;
     let outcome = std::thread::scope(|scope| {
-        let waits = scope.spawn(|| lab.primary.client()?.run(&["INSERT INTO test.rows VALUES (1000, 'waits', 'x')"]));
+        let waits =
+            scope.spawn(|| lab.primary.client()?.run(&["INSERT INTO test.rows VALUES (1000, 'waits', 'x')"]));
         std::thread::sleep(Duration::from_secs(5));
         let returned = waits.is_finished();
         client.run(&["SET GLOBAL rpl_semi_sync_master_enabled=OFF"])?;
