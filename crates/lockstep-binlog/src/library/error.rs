@@ -45,6 +45,17 @@ pub enum LibraryError {
         /// The next one that exists.
         next: String,
     },
+    /// The files end before a place up to which they were synced.
+    Lost {
+        /// The directory.
+        dir: PathBuf,
+        /// The last file and its last whole event group's end. `None`: there is no file.
+        end: Option<(String, u64)>,
+        /// The file and the byte up to which they were synced.
+        synced: (String, u64),
+        /// The defect of the bytes behind the end, if there are any.
+        why: String,
+    },
     /// Another process writes the files of this directory.
     Locked {
         /// The directory.
@@ -88,6 +99,17 @@ impl fmt::Display for LibraryError {
             }
             Self::NotBinlog { file, why } => write!(f, "{} is no binlog file: {why}", file.display()),
             Self::Missing { file, next } => write!(f, "{file} is missing, but {next} exists"),
+            Self::Lost { dir, end, synced: (file, offset), why } => {
+                let dir = dir.display();
+                match end {
+                    Some((last, end)) => {
+                        write!(f, "the binlog files in {dir} end with byte {end} of {last}")?
+                    }
+                    None => write!(f, "there are no binlog files in {dir}")?,
+                }
+                let colon = if why.is_empty() { "" } else { ": " };
+                write!(f, ", and were complete up to byte {offset} of {file}{colon}{why}")
+            }
             Self::Locked { dir } => write!(f, "another process writes the binlog files in {}", dir.display()),
             Self::Refused(why) => write!(f, "cannot append an event group: {why}"),
             Self::Failed => f.write_str(

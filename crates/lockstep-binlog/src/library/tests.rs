@@ -154,6 +154,38 @@ fn torn_end_is_cut_at_the_last_whole_group() {
 }
 
 #[test]
+fn library_that_ends_before_its_synced_place_is_left_as_it_is() {
+    let folder = Folder::new();
+    let open = |synced| Writer::open_synced(&folder.0, "bin", Visibility::Appended, Some(synced));
+    let mut writer = folder.begun();
+    let first = append(&mut writer, gtid(10, 1));
+    let second = append(&mut writer, gtid(10, 2));
+    drop(writer);
+    let path = folder.0.join("bin.000001");
+    let bytes = std::fs::read(&path).unwrap();
+    let refused = |synced, bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let error = open(synced).unwrap_err();
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "the file is as it was");
+        assert!(matches!(error, LibraryError::Lost { .. }), "{error}");
+        error.to_string()
+    };
+    let mut rotten = bytes.clone();
+    rotten[first.offset as usize + 40] ^= 1;
+    let error = refused(second, &rotten);
+    let end = format!("end with byte {} of bin.000001", first.offset);
+    assert!(error.contains(&end) && error.contains(&format!("up to byte {}", second.offset)), "{error}");
+    refused(second, &bytes[..first.offset as usize]);
+    refused(Position { file: 2, offset: 4 }, &bytes);
+    // Bytes behind the place may be torn.
+    std::fs::write(&path, &rotten).unwrap();
+    assert_eq!(open(first).unwrap().end(), Some(first));
+    std::fs::remove_file(&path).unwrap();
+    let error = open(first).unwrap_err().to_string();
+    assert!(error.contains("there are no binlog files"), "{error}");
+}
+
+#[test]
 fn damaged_header_is_an_error() {
     let folder = Folder::new();
     drop(folder.begun());

@@ -67,6 +67,19 @@ impl Writer {
     /// # Errors
     /// [`LibraryError`] if files cannot be read or another process writes them.
     pub fn open(dir: &Path, name: &str, visibility: Visibility) -> Result<Writer, LibraryError> {
+        Writer::open_synced(dir, name, visibility, None)
+    }
+
+    /// As [`Writer::open`], with a place up to which the files were synced: [`Writer::end`] at an earlier [`Writer::sync`].
+    ///
+    /// # Errors
+    /// As [`Writer::open`]; [`LibraryError::Lost`] if the files end before that place. They are left as they are then.
+    pub fn open_synced(
+        dir: &Path,
+        name: &str,
+        visibility: Visibility,
+        synced: Option<Position>,
+    ) -> Result<Writer, LibraryError> {
         // The files have the tables' contents: nobody but owner and group reads them.
         let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
         made.map_err(LibraryError::io("create", dir))?;
@@ -104,16 +117,29 @@ impl Writer {
             torn: None,
             failed: false,
         };
-        if let Some(last) = state.files.back_mut() {
-            writer.recover(last)?;
+        match (state.files.back_mut(), synced) {
+            (Some(last), synced) => writer.recover(last, synced)?,
+            (None, Some(synced)) => return Err(writer.lost(None, synced, String::new())),
+            (None, None) => {}
         }
         state.stream.clone_from(&writer.stream);
         *writer.library.lock() = state;
         Ok(writer)
     }
 
+    /// The error of files that end before this synced place.
+    fn lost(&self, end: Option<Position>, synced: Position, why: String) -> LibraryError {
+        let named = |at: Position| (self.library.file_name(at.file), at.offset);
+        LibraryError::Lost {
+            dir: self.library.shared.dir.clone(),
+            end: end.map(named),
+            synced: named(synced),
+            why,
+        }
+    }
+
     /// Cuts the last file's incomplete end, and makes the rest durable.
-    fn recover(&mut self, last: &mut FileEntry) -> Result<(), LibraryError> {
+    fn recover(&mut self, last: &mut FileEntry, synced: Option<Position>) -> Result<(), LibraryError> {
         let end = scan::scan_to_end(&self.library, last)?;
         let path = self.library.path(last.number);
         let file = OpenOptions::new().read(true).write(true).open(&path);
@@ -123,6 +149,10 @@ impl Writer {
             (None, Some((_, why))) => (end.offset, why),
             (None, None) => (end.offset, String::new()),
         };
+        let found = Position { file: last.number, offset };
+        if let Some(synced) = synced.filter(|synced| found < *synced) {
+            return Err(self.lost(Some(found), synced, why));
+        }
         if offset < last.size {
             let bytes = last.size - offset;
             self.torn = Some(Torn { file: self.library.file_name(last.number), end: offset, bytes, why });

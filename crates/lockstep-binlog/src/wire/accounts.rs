@@ -6,6 +6,7 @@
 //! debezium secret
 //! ```
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
@@ -30,12 +31,12 @@ impl std::error::Error for AccountsError {}
 /// An account.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Its name.
+    /// Its name. Empty: any name.
     pub user: String,
     /// Where it may come from.
     pub host: HostPattern,
-    /// The hash of its password.
-    pub hash: [u8; HASH_LEN],
+    /// The hash of its password. `None`: it cannot sign in, nor can a more general account in its place.
+    pub hash: Option<[u8; HASH_LEN]>,
     /// Whether it may sign in with TLS only.
     pub needs_tls: bool,
 }
@@ -50,56 +51,81 @@ impl fmt::Debug for Account {
 /// The addresses that an account may come from, as in `CREATE USER`: an address, a pattern with `%` and `_`, or a network
 /// with its mask. Names of hosts are not looked up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HostPattern(Pattern);
+pub struct HostPattern {
+    text: String,
+    pattern: Pattern,
+}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Pattern {
     Address(IpAddr),
     Network(Ipv4Addr, Ipv4Addr),
-    Like(String),
+    Like,
 }
 
 impl HostPattern {
     /// Every address.
     pub fn any() -> HostPattern {
-        HostPattern(Pattern::Like("%".into()))
+        HostPattern { text: "%".into(), pattern: Pattern::Like }
     }
 
     /// Parses a host of `CREATE USER`; `None` for the name of a host.
     pub fn parse(text: &str) -> Option<HostPattern> {
-        if let Ok(address) = text.parse::<IpAddr>() {
-            return Some(HostPattern(Pattern::Address(address.to_canonical())));
-        }
-        if let Some((network, mask)) = text.split_once('/') {
-            return Some(HostPattern(Pattern::Network(network.parse().ok()?, mask.parse().ok()?)));
-        }
         // A pattern of names, such as `%.example.org`, matches no address.
         let of_addresses = text.chars().all(|c| c.is_ascii_hexdigit() || "%_.:".contains(c));
         let has_wildcard = text.contains(['%', '_']);
-        match text {
-            "" => Some(HostPattern::any()),
-            text if of_addresses && has_wildcard => Some(HostPattern(Pattern::Like(text.to_owned()))),
-            _ => None,
-        }
+        let pattern = if text.is_empty() {
+            return Some(HostPattern::any());
+        } else if let Ok(address) = text.parse::<IpAddr>() {
+            Pattern::Address(address.to_canonical())
+        } else if let Some((network, mask)) = text.split_once('/') {
+            Pattern::Network(network.parse().ok()?, mask.parse().ok()?)
+        } else if of_addresses && has_wildcard {
+            Pattern::Like
+        } else {
+            return None;
+        };
+        Some(HostPattern { text: text.to_owned(), pattern })
     }
 
     fn matches(&self, address: IpAddr) -> bool {
-        match (&self.0, address.to_canonical()) {
+        match (&self.pattern, address.to_canonical()) {
             (Pattern::Address(own), address) => *own == address,
             (Pattern::Network(network, mask), IpAddr::V4(address)) => address & *mask == *network,
             (Pattern::Network(..), IpAddr::V6(_)) => false,
-            (Pattern::Like(pattern), address) => like(&address.to_string(), pattern),
+            (Pattern::Like, address) => like(&address.to_string(), &self.text),
         }
     }
 
-    /// The more special pattern has the larger value, as MariaDB orders them: an address, a network, then by the
-    /// characters before the first wildcard.
-    fn rank(&self) -> (u8, usize) {
-        match &self.0 {
-            Pattern::Address(_) => (2, 0),
-            Pattern::Network(_, mask) => (1, mask.to_bits().count_ones() as usize),
-            Pattern::Like(pattern) => (0, pattern.find(['%', '_']).unwrap_or(pattern.len())),
+    /// A number that is smaller for a more special pattern: MariaDB's (`get_magic_sort` in `sql_acl_getsort.inl`). A pattern
+    /// without wildcards has 0. Of two others the one with more characters that are no wildcards has the smaller number; then
+    /// the numbers of `%` and `_` count, and last the characters before the first wildcard.
+    fn generality(&self) -> u64 {
+        /// The length that a host has at most.
+        const LENGTH: u64 = 255;
+        const DIGIT: u64 = LENGTH + 1;
+        const WILDCARDS: u64 = 31;
+        let (mut plain, mut many, mut one, mut prefix) = (0, 0, 0, 0);
+        let mut last = None;
+        for c in self.text.chars() {
+            if matches!(c, '%' | '_') && many == 0 && one == 0 {
+                prefix = plain;
+            }
+            match c {
+                '%' if last == Some('%') => {}
+                '%' => many += 1,
+                '_' => one += 1,
+                _ => plain += 1,
+            }
+            last = Some(c);
         }
+        let (many, one): (u64, u64) = (WILDCARDS.min(many), WILDCARDS.min(one));
+        let open = if many == 0 { 0 } else { LENGTH.saturating_sub(plain + one) };
+        let digits = match open > one {
+            true => ((open * 2 + 1) * DIGIT + many) * (WILDCARDS + 1) + one,
+            false => (one * 2 * DIGIT + open) * (WILDCARDS + 1) + many,
+        };
+        digits * DIGIT + prefix
     }
 }
 
@@ -166,7 +192,7 @@ impl Accounts {
             accounts.push(Account {
                 user: user.to_owned(),
                 host: HostPattern::any(),
-                hash,
+                hash: Some(hash),
                 needs_tls: false,
             });
         }
@@ -189,15 +215,21 @@ impl Accounts {
     }
 
     /// Whether this proof shows the user's password. Of several accounts of that name, the one with the most special host
-    /// counts; one of the file before others.
+    /// counts, as in MariaDB; one of the file before others.
     pub fn check(&self, user: &str, from: IpAddr, proof: &[u8], scramble: &Scramble) -> Option<Accepted> {
         let all = self.read_lock();
-        let of_user = |account: &&Account| account.user == user && account.host.matches(from);
+        let of_user = |account: &&Account| {
+            (account.user == user || account.user.is_empty()) && account.host.matches(from)
+        };
         let account = all.file.iter().find(of_user);
-        let account = account.or_else(|| all.upstream.iter().filter(of_user).max_by_key(|a| a.host.rank()));
+        // The order of `find_by_username_or_anon` and `acl_user_compare` in MariaDB's `sql_acl.cc`.
+        let precedence =
+            |a: &&Account| (Reverse(a.host.generality()), !a.user.is_empty(), a.host.text.clone());
+        let account = account.or_else(|| all.upstream.iter().filter(of_user).max_by_key(precedence));
         // An unknown user takes as long as a wrong password.
         let nobody = [0; HASH_LEN];
-        let right = is_proof(proof, scramble, account.map_or(&nobody, |account| &account.hash));
+        let hash = account.and_then(|account| account.hash);
+        let right = is_proof(proof, scramble, hash.as_ref().unwrap_or(&nobody)) && hash.is_some();
         account.filter(|_| right).map(|account| Accepted { needs_tls: account.needs_tls })
     }
 }
@@ -311,7 +343,7 @@ mod tests {
         let account = |host: &str, password: &str, needs_tls| Account {
             user: "copy".into(),
             host: HostPattern::parse(host).unwrap(),
-            hash: password_hash(password.as_bytes()),
+            hash: Some(password_hash(password.as_bytes())),
             needs_tls,
         };
         let accounts = Accounts::default();
@@ -344,5 +376,68 @@ mod tests {
         assert_eq!(HostPattern::parse("db7.example.org"), None);
         assert_eq!(HostPattern::parse("%.example.org"), None);
         assert_eq!(HostPattern::parse("localhost"), None);
+    }
+
+    fn account(user: &str, host: &str, password: Option<&str>) -> Account {
+        Account {
+            user: user.into(),
+            host: HostPattern::parse(host).unwrap(),
+            hash: password.map(|password| password_hash(password.as_bytes())),
+            needs_tls: false,
+        }
+    }
+
+    #[test]
+    fn account_that_refuses_hides_more_general_ones() {
+        let accounts = Accounts::default();
+        accounts.set_upstream(vec![
+            account("copy", "%", Some("any")),
+            account("copy", "10.0.0.%", None),
+            account("copy", "10.0.0.7", Some("one")),
+            account("", "10.0.7.%", None),
+            account("", "10.%", None),
+            account("copy", "10.%", Some("ten")),
+        ]);
+        let scramble = Scramble::random().unwrap();
+        for (from, password) in [
+            ("192.168.1.1", Some("any")),
+            ("10.0.0.1", None),
+            ("10.0.0.7", Some("one")),
+            // An account without a name stands before one with the name and a more general host.
+            ("10.0.7.1", None),
+            ("10.9.9.9", Some("ten")),
+        ] {
+            for other in ["any", "one", "ten", ""] {
+                let proof = proof(other.as_bytes(), &scramble);
+                let accepted = accounts.check("copy", from.parse().unwrap(), &proof, &scramble);
+                assert_eq!(accepted.is_some(), password == Some(other), "{from} {other}");
+            }
+            assert!(accounts.check("copy", from.parse().unwrap(), b"", &scramble).is_none());
+        }
+    }
+
+    #[test]
+    fn hosts_are_in_the_order_of_mariadb() {
+        // From the most special to the most general one, with the numbers of `get_magic_sort`.
+        let order = [
+            ("10.0.0.7", 0),
+            ("1_.0.0.1", 4_194_305),
+            ("10.0.0._", 4_194_311),
+            ("_0.0.0._", 8_388_608),
+            ("%.0.0.17", 1_042_292_736),
+            ("10.0.0.%", 1_042_292_743),
+            ("10._.0.%", 1_042_292_995),
+            ("%.0.17", 1_050_681_344),
+            ("1%.0.0", 1_050_681_345),
+            ("10.0.%", 1_050_681_349),
+            ("%", 1_071_652_864),
+        ];
+        let number = |text: &str| HostPattern::parse(text).unwrap().generality();
+        for (text, expected) in order {
+            assert_eq!(number(text), expected, "{text}");
+        }
+        assert!(order.is_sorted_by_key(|(_, number)| *number));
+        assert_eq!(number("10.0.0.0/255.255.255.0"), 0);
+        assert_eq!(number("%%"), number("%"));
     }
 }

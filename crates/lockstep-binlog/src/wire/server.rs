@@ -322,7 +322,9 @@ struct Upstream<'a> {
 impl Upstream<'_> {
     /// Passes a statement on, and its answer back.
     fn relay(&mut self, target: &Target, sql: &[u8], transport: &mut Transport) -> io::Result<()> {
-        let client = match self.client.take() {
+        // The upstream may have been restarted, or have closed a connection that was idle. Only before the statement is sent:
+        // a statement must not be executed twice.
+        let client = match self.client.take().filter(SqlClient::is_ready) {
             Some(client) => Ok(client),
             None => SqlClient::connect(target),
         };

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, recv};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
@@ -114,8 +115,8 @@ impl<T: Read + Write + Send> Stream for T {}
 /// A connection that has signed in.
 pub struct SqlClient {
     stream: Box<dyn Stream>,
-    /// The socket, if it is not encrypted.
-    plain: Option<TcpStream>,
+    socket: TcpStream,
+    is_encrypted: bool,
     decoder: Decoder,
     sequence: u8,
 }
@@ -147,10 +148,10 @@ impl SqlClient {
         socket.set_read_timeout(Some(to.timeout))?;
         socket.set_write_timeout(Some(to.timeout))?;
         socket.set_nodelay(true)?;
-        let copy = socket.try_clone()?;
         let mut client = SqlClient {
-            stream: Box::new(socket),
-            plain: None,
+            stream: Box::new(socket.try_clone()?),
+            socket,
+            is_encrypted: false,
             decoder: Decoder::new(PAYLOAD_MAX),
             sequence: 0,
         };
@@ -164,15 +165,18 @@ impl SqlClient {
             if greeting.capabilities & cap::SSL == 0 {
                 return Err(invalid("the server does not offer TLS"));
             }
+            // The server waits for this request. Bytes of somebody else must not count as decrypted ones.
+            if !client.decoder.take_rest().is_empty() {
+                return Err(invalid("bytes without encryption arrived behind the server's greeting"));
+            }
             capabilities |= cap::SSL;
             client.send(&client_reply(capabilities, None))?;
             let host = to.address.rsplit_once(':').map_or(&*to.address, |(host, _)| host);
             let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
             let name = ServerName::try_from(host).map_err(invalid)?;
             let session = ClientConnection::new(tls.0.clone(), name).map_err(invalid)?;
-            client.stream = Box::new(StreamOwned::new(session, copy));
-        } else {
-            client.plain = Some(copy);
+            client.stream = Box::new(StreamOwned::new(session, client.socket.try_clone()?));
+            client.is_encrypted = true;
         }
         let shown = proof(to.password.as_bytes(), &greeting.scramble);
         client.send(&client_reply(capabilities, Some((&to.user, &shown))))?;
@@ -239,8 +243,18 @@ impl SqlClient {
     /// # Errors
     /// The connection is encrypted.
     pub(super) fn into_plain(self) -> io::Result<(TcpStream, Decoder)> {
-        let socket = self.plain.ok_or_else(|| io::Error::other("the connection is encrypted"))?;
-        Ok((socket, self.decoder))
+        match self.is_encrypted {
+            true => Err(io::Error::other("the connection is encrypted")),
+            false => Ok((self.socket, self.decoder)),
+        }
+    }
+
+    /// Whether the server is still there, as far as this side knows, and waits for a command. A server that ends a connection
+    /// closes it, some after a packet that says why.
+    pub fn is_ready(&self) -> bool {
+        let mut byte = [0];
+        let peeked = recv(&self.socket, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 
     /// The single value of a statement's answer; `None` for NULL or no row.

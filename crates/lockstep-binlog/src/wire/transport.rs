@@ -14,6 +14,8 @@ use super::tls::Session;
 const GATHER: usize = 64 << 10;
 /// A larger buffer, for a large event, is given back.
 const BUFFER_KEPT: usize = 1 << 20;
+/// Bytes that one [`Transport::poll`] takes, so that a peer that sends without end does not fill the memory.
+const POLL_MAX: usize = 64 << 10;
 
 /// One connection.
 pub(super) struct Transport {
@@ -124,17 +126,21 @@ impl Transport {
         self.decoder.expect(self.sequence);
     }
 
-    /// Payloads that have arrived, without waiting; `None` if the peer has closed the connection.
+    /// Payloads that have arrived, without waiting; `None` if the peer has closed the connection. Those beyond some bytes stay
+    /// in the socket for the next call.
     pub(super) fn poll(&mut self) -> io::Result<Option<Vec<Vec<u8>>>> {
-        let mut payloads = Vec::new();
-        loop {
+        let (mut payloads, mut taken) = (Vec::new(), 0);
+        while taken < POLL_MAX {
             if self.tls.as_ref().is_some_and(|tls| tls.is_closed()) {
                 return Ok(None);
             }
             match recv(&self.stream, &mut self.input[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Ok(None),
-                Ok((len, _)) => self.take_input(len)?,
-                Err(rustix::io::Errno::AGAIN) => return Ok(Some(payloads)),
+                Ok((len, _)) => {
+                    taken += len;
+                    self.take_input(len)?;
+                }
+                Err(rustix::io::Errno::AGAIN) => break,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -144,6 +150,7 @@ impl Transport {
                 payloads.push(payload);
             }
         }
+        Ok(Some(payloads))
     }
 
     /// Adds a payload to those to be sent, and sends them if there are many. Whether it sent them.
@@ -195,5 +202,35 @@ impl Transport {
     /// Sends an error.
     pub(super) fn fail(&mut self, error: &SqlError) -> io::Result<()> {
         self.send(&error.to_payload())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    #[test]
+    fn flood_of_packets_is_taken_in_bounded_parts() {
+        const PINGS: usize = 100_000;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let mut transport = Transport::new(server, 1 << 20, Duration::from_secs(60)).unwrap();
+        let writer = std::thread::spawn(move || {
+            let mut out = Vec::new();
+            (0..PINGS).for_each(|_| encode(&[&[14]], &mut 0, &mut out));
+            client.write_all(&out).unwrap();
+            client
+        });
+        let (mut taken, deadline) = (0, Instant::now() + Duration::from_secs(60));
+        while taken < PINGS {
+            let payloads = transport.poll().unwrap().unwrap();
+            assert!(payloads.len() <= (POLL_MAX + 4096) / 5, "{}", payloads.len());
+            assert!(Instant::now() < deadline, "{taken}");
+            taken += payloads.len();
+        }
+        drop(writer.join().unwrap());
+        assert_eq!((taken, transport.poll().unwrap()), (PINGS, None));
     }
 }

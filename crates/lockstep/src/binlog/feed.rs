@@ -6,8 +6,9 @@
 use super::disk_space::{DiskSpace, FileError};
 use lockstep_binlog::archive::{ClockLog, Clocks, Mark, Progress, recovered_end};
 use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
+use lockstep_binlog::ingest::FileName;
 use lockstep_binlog::stream::{Group, Item, Stream, server_id_of};
-use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState, Writer};
+use lockstep_binlog::{Gtid as BinlogGtid, Library, Position, StreamState, Writer};
 use lockstep_node::core::members::View;
 use lockstep_node::core::{EntryKind, Gtid, Seqno, Uuid};
 use lockstep_node::{Delivery, Ordered, StatementResult, ViewInfo, ViewStatus};
@@ -33,7 +34,9 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Groups are written together up to this size.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Where an instance goes on: a file beside the library.
+/// Where an instance goes on: a file beside the library. It has the position, and the place where the synced files ended
+/// then. A file of an earlier version has the position only. Then a lost end of the files cannot be told from seqnos without
+/// groups, and the library's end counts, as in that version.
 #[derive(Clone, Debug)]
 pub(super) struct SavedPosition {
     path: PathBuf,
@@ -49,22 +52,53 @@ impl SavedPosition {
     /// # Errors
     /// The file cannot be read.
     pub(super) fn load(&self) -> Result<Gtid, String> {
-        let text = match std::fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Gtid::UNDEFINED),
-            Err(error) => return Err(format!("{} cannot be read: {error}", self.path.display())),
-        };
-        let parsed = text.trim().split_once(':').and_then(|(uuid, seqno)| {
-            Some(Gtid { uuid: Uuid::parse(uuid)?, seqno: seqno.parse().ok().filter(|seqno| *seqno >= 0)? })
-        });
-        parsed.ok_or_else(|| format!("{} holds no position: {text:?}", self.path.display()))
+        Ok(self.read()?.map_or(Gtid::UNDEFINED, |(position, _)| position))
     }
 
-    /// Saves the position, durably.
+    /// Where the files ended when the position was saved, if that is known.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn end(&self) -> Result<Option<Position>, String> {
+        Ok(self.read()?.and_then(|(_, end)| end))
+    }
+
+    fn read(&self) -> Result<Option<(Gtid, Option<Position>)>, String> {
+        let text = match std::fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("{} cannot be read: {error}", self.path.display())),
+        };
+        let parsed = SavedPosition::parse(&text);
+        parsed.map(Some).ok_or_else(|| format!("{} holds no position: {text:?}", self.path.display()))
+    }
+
+    fn parse(text: &str) -> Option<(Gtid, Option<Position>)> {
+        let mut words = text.split_whitespace();
+        let (uuid, seqno) = words.next()?.split_once(':')?;
+        let seqno = seqno.parse().ok().filter(|seqno| *seqno >= 0)?;
+        let gtid = Gtid { uuid: Uuid::parse(uuid)?, seqno };
+        let end = match words.next() {
+            None => None,
+            Some(file) => {
+                let file = FileName::parse(file).ok().filter(|file| file.base() == FILES)?;
+                Some(Position { file: file.number(), offset: words.next()?.parse().ok()? })
+            }
+        };
+        words.next().is_none().then_some((gtid, end))
+    }
+
+    /// Saves the position, durably, for files whose end is not known.
     pub(super) fn save(&self, position: Gtid) -> Result<(), FileError> {
+        self.save_with_end(position, None)
+    }
+
+    /// Saves the position and the end of the files, durably. The files must have been synced.
+    fn save_with_end(&self, position: Gtid, end: Option<Position>) -> Result<(), FileError> {
         let next = self.path.with_extension("new");
+        let end = end.map(|end| format!(" {FILES}.{:06} {}", end.file, end.offset)).unwrap_or_default();
         let write = || -> std::io::Result<()> {
-            std::fs::write(&next, format!("{}:{}\n", position.uuid, position.seqno))?;
+            std::fs::write(&next, format!("{}:{}{end}\n", position.uuid, position.seqno))?;
             std::fs::File::open(&next)?.sync_all()?;
             std::fs::rename(&next, &self.path)?;
             std::fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
@@ -208,7 +242,8 @@ impl Feed {
     fn begin(&mut self, position: Gtid) -> Result<(), String> {
         self.history = position.uuid;
         self.written = match self.last_in_library(server_id_of(position.uuid))? {
-            // Behind the last group there may be entries without one, up to the saved position.
+            // Behind the last group there may be entries without one, up to the saved position: the files end no earlier
+            // than when it was saved (`open_files`).
             Some(last) if last < position.seqno && self.saved.load()? == position => position.seqno,
             Some(last) if last < position.seqno => return Err(self.cannot_continue()),
             Some(last) => last,
@@ -357,7 +392,8 @@ impl Feed {
             return Ok(None);
         }
         self.space.retry(|| self.writer.sync())?;
-        self.space.retry(|| self.saved.save(Gtid { uuid: self.history, seqno }))?;
+        let (position, end) = (Gtid { uuid: self.history, seqno }, self.writer.end());
+        self.space.retry(|| self.saved.save_with_end(position, end))?;
         self.saved_seqno = seqno;
         Ok(Some(seqno))
     }
@@ -406,4 +442,40 @@ impl Feed {
 
 fn no_clocks(library: &Library, error: &std::io::Error) -> FileError {
     FileError::io(format!("the clocks in {} cannot be used", library.dir().display()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saved_position_round_trips_with_and_without_an_end() {
+        let dir = std::env::temp_dir().join(format!("lockstep-binlog-saved-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let saved = SavedPosition::in_dir(&dir);
+        assert_eq!((saved.load(), saved.end()), (Ok(Gtid::UNDEFINED), Ok(None)));
+        let gtid = Gtid { uuid: Uuid([7; 16]), seqno: 12 };
+        for end in [None, Some(Position { file: 1_270_001, offset: 4711 })] {
+            saved.save_with_end(gtid, end).unwrap();
+            assert_eq!((saved.load(), saved.end()), (Ok(gtid), Ok(end)));
+        }
+        // As earlier versions wrote it.
+        let uuid = gtid.uuid;
+        std::fs::write(dir.join("position"), format!("{uuid}:12\n")).unwrap();
+        assert_eq!((saved.load(), saved.end()), (Ok(gtid), Ok(None)));
+        let file = format!("{FILES}.000001");
+        for text in [
+            String::new(),
+            "x:1".into(),
+            format!("{uuid}:-1"),
+            format!("{uuid}:1 {file}"),
+            format!("{uuid}:1 {file} x"),
+            format!("{uuid}:1 {file} 4 5"),
+            format!("{uuid}:1 other.000001 4"),
+        ] {
+            std::fs::write(dir.join("position"), &text).unwrap();
+            assert!(saved.load().is_err() && saved.end().is_err(), "{text}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

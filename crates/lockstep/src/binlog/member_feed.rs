@@ -3,7 +3,7 @@
 use super::feed::{FILES, Feed, SavedPosition};
 use crate::log_member::{End, MemberArgs, MessageLog, Plan, end_by};
 use lockstep_binlog::Writer;
-use lockstep_binlog::library::Visibility;
+use lockstep_binlog::library::{LibraryError, Visibility};
 use lockstep_node::core::Seqno;
 use lockstep_node::{Delivery, Level, Node};
 use std::path::Path;
@@ -33,13 +33,24 @@ pub(super) fn open_files(dir: &Path, log: &MessageLog) -> Result<(Writer, SavedP
     std::fs::create_dir_all(&files).map_err(|e| {
         format!("cannot create the directory {}: {e}; name another with --dir", files.display())
     })?;
-    let writer = Writer::open(&files, FILES, Visibility::Appended).map_err(|e| e.to_string())?;
+    let saved = SavedPosition::in_dir(&files);
+    // Groups that were lost are not in the log from the position on: without this check their seqnos would count as ones
+    // without a group, and replicas would never get them.
+    let writer = Writer::open_synced(&files, FILES, Visibility::Appended, saved.end()?);
+    let writer = writer.map_err(|error| match error {
+        LibraryError::Lost { .. } => format!(
+            "{error}. The end of the files was lost or damaged. Move the directory {} away, and start this instance again: it \
+             begins as with an empty one",
+            files.display()
+        ),
+        error => error.to_string(),
+    })?;
     if let Some(torn) = writer.torn() {
         let text =
             format!("{} ended in a torn write, and is cut at byte {}: {}", torn.file, torn.end, torn.why);
         log.write(Level::Info, &text);
     }
-    Ok((writer, SavedPosition::in_dir(&files)))
+    Ok((writer, saved))
 }
 
 /// The statement whose result the stream waits for.
@@ -135,5 +146,40 @@ pub(super) fn take_deliveries(
             return end;
         }
         node.handled();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_binlog::StreamState;
+    use lockstep_binlog::event::{Checksum, FormatDescription};
+
+    #[test]
+    fn instance_whose_files_were_lost_does_not_start() {
+        let dir = std::env::temp_dir().join(format!("lockstep-binlog-lost-{}", std::process::id()));
+        let log = MessageLog::open(Some(dir.with_extension("log"))).unwrap();
+        let (mut writer, _) = open_files(&dir, &log).unwrap();
+        let format = FormatDescription {
+            timestamp: 5,
+            server_id: 10,
+            version: "10.11.0-MariaDB-lockstep".into(),
+            created: 0,
+            checksum: Checksum::Crc32,
+        };
+        writer.begin(1, &format, &StreamState::default()).unwrap();
+        let end = writer.end().unwrap().offset;
+        drop(writer);
+        let position = |offset: u64| {
+            let text = format!("{}:7 {FILES}.000001 {offset}\n", lockstep_node::core::Uuid([7; 16]));
+            std::fs::write(dir.join("files/position"), text).unwrap();
+        };
+        position(end);
+        drop(open_files(&dir, &log).unwrap());
+        position(end + 1);
+        let error = open_files(&dir, &log).unwrap_err();
+        assert!(error.contains("lost or damaged") && error.contains("Move the directory"), "{error}");
+        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_file(dir.with_extension("log")).unwrap();
     }
 }

@@ -6,6 +6,7 @@ mod feed;
 mod ingest;
 mod member_feed;
 mod options;
+mod reload;
 mod report;
 mod restore;
 mod retention;
@@ -47,6 +48,13 @@ impl BinlogArgs {
         match self.command {
             BinlogCommand::Serve(args) => *args,
             other => panic!("not `serve`: {other:?}"),
+        }
+    }
+
+    pub(crate) fn ingest_args(self) -> ingest::IngestArgs {
+        match self.command {
+            BinlogCommand::Ingest(args) => *args,
+            other => panic!("not `ingest`: {other:?}"),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::disk_space::DiskSpace;
 use super::feed::{FILE_SEQNOS, Feed, VERSION};
 use super::member_feed::{Output, Wait, open_files, take_deliveries};
 use super::options::{Config, ServeArgs};
+use super::reload::reload;
 use super::report::Report;
 use super::retention::Purger;
 use super::upstream::{AccountReader, Upstream};
@@ -117,13 +118,7 @@ fn hooks(
     Hooks {
         stats: Some(Arc::new(move || numbers.status().metrics())),
         status: Some(Arc::new(move || serde_json::to_value(report.status()).unwrap_or_default())),
-        reload: Some(Box::new(move || {
-            let kept = "this instance goes on with what it has";
-            if let Some(file) = &file {
-                accounts.replace_with(&Accounts::read(file).map_err(|e| format!("{e}; {kept}"))?);
-            }
-            tls.as_ref().map_or(Ok(()), |tls| tls.reload()).map_err(|e| format!("{e}; {kept}"))
-        })),
+        reload: Some(Box::new(move || reload(file.as_deref().map(|file| (file, &accounts)), tls.as_deref()))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Accounts and statements of a member's server (`--upstream`).
 //!
 //! A proof of a password is worth nothing at another server, because it answers a random challenge. So the hashes of
-//! passwords are read from `mysql.global_priv`, and checked here. Only accounts with the privilege REPLICATION SLAVE count.
+//! passwords are read from `mysql.global_priv`, and checked here. Only accounts with the privilege REPLICATION SLAVE sign in.
 
 use super::options::UpstreamConfig;
 use crate::log_member::MessageLog;
@@ -119,7 +119,8 @@ impl Step {
             return;
         }
         let (accounts, notes) = parse(&rows);
-        let text = format!("{} accounts of the upstream {:?} may replicate", accounts.len(), self.target);
+        let count = accounts.iter().filter(|account| account.hash.is_some()).count();
+        let text = format!("{count} accounts of the upstream {:?} may replicate", self.target);
         self.log.write(Level::Info, &text);
         for note in notes {
             self.log.write(Level::Warn, &note);
@@ -137,31 +138,59 @@ impl Step {
     }
 }
 
-/// The accounts that may replicate, and notes about those that cannot sign in here.
+/// The accounts, and notes about those that have the privilege and cannot sign in here. An account that may not replicate or
+/// cannot sign in is kept: it counts before a more general account of its name, as on the upstream, and refuses.
 fn parse(rows: &TextRows) -> (Vec<Account>, Vec<String>) {
     let (mut accounts, mut notes) = (Vec::new(), Vec::new());
     for row in rows {
         let [Some(user), Some(host), Some(privileges)] = row.as_slice() else { continue };
-        match account(user, host, privileges) {
-            Ok(account) => accounts.extend(account),
-            Err(why) => {
-                notes.push(format!("the upstream's account '{user}'@'{host}' cannot sign in here: {why}"))
-            }
+        // Every server has administrators that sign in on its own machine only.
+        if host == "localhost" {
+            continue;
         }
+        let pattern = HostPattern::parse(host);
+        let mut note = |why: &str| {
+            notes.push(format!("the upstream's account '{user}'@'{host}' cannot sign in here: {why}"));
+        };
+        let (hash, needs_tls) = match rights(user, privileges) {
+            Ok(Rights::Role) => continue,
+            Ok(Rights::None) => (None, false),
+            Ok(Rights::Replicates { hash, needs_tls }) => {
+                if pattern.is_none() {
+                    note("host names are not looked up: use an address or a pattern of one");
+                }
+                (Some(hash), needs_tls)
+            }
+            Err(why) => {
+                note(&why);
+                (None, false)
+            }
+        };
+        accounts.extend(pattern.map(|host| Account { user: user.clone(), host, hash, needs_tls }));
     }
     (accounts, notes)
 }
 
-/// An account, if it may replicate.
-fn account(user: &str, host: &str, privileges: &str) -> Result<Option<Account>, String> {
+/// What a row of `mysql.global_priv` allows here.
+enum Rights {
+    /// It is no account.
+    Role,
+    /// The account may not replicate.
+    None,
+    /// It may, with the password of this hash.
+    Replicates { hash: [u8; handshake::HASH_LEN], needs_tls: bool },
+}
+
+/// The rights of a row. An error says why an account that may replicate cannot sign in.
+fn rights(user: &str, privileges: &str) -> Result<Rights, String> {
     let fields: Value = serde_json::from_str(privileges).map_err(|e| format!("its row is no JSON: {e}"))?;
     let is = |name: &str| fields[name].as_bool().unwrap_or(false);
     let access = fields["access"].as_u64().unwrap_or(0);
-    // Every server has administrators that sign in on its own machine only.
-    let is_local = host == "localhost";
-    if is("is_role") || is("account_locked") || access & REPLICATION_SLAVE == 0 || user.is_empty() || is_local
-    {
-        return Ok(None);
+    if is("is_role") {
+        return Ok(Rights::Role);
+    }
+    if is("account_locked") || access & REPLICATION_SLAVE == 0 || user.is_empty() {
+        return Ok(Rights::None);
     }
     let password_of = |method: &Value| {
         let plugin = method["plugin"].as_str().unwrap_or("mysql_native_password");
@@ -178,13 +207,10 @@ fn account(user: &str, host: &str, privileges: &str) -> Result<Option<Account>, 
         }),
     };
     let hash = hash.ok_or("it has no password of mysql_native_password")?;
-    let pattern =
-        HostPattern::parse(host).ok_or("host names are not looked up: use an address or a pattern of one")?;
-    let needs_tls = fields["ssl_type"].as_u64().unwrap_or(0) != 0;
-    if fields["ssl_type"].as_u64().unwrap_or(0) > 1 {
-        return Err("REQUIRE X509 and its like are not supported: REQUIRE SSL is".into());
+    match fields["ssl_type"].as_u64().unwrap_or(0) {
+        kind @ (0 | 1) => Ok(Rights::Replicates { hash, needs_tls: kind == 1 }),
+        _ => Err("REQUIRE X509 and its like are not supported: REQUIRE SSL is".into()),
     }
-    Ok(Some(Account { user: user.to_owned(), host: pattern, hash, needs_tls }))
 }
 
 #[cfg(test)]
@@ -198,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_accounts_that_may_replicate_count() {
+    fn only_accounts_that_may_replicate_sign_in() {
         let native = r#"{"access":524288,"plugin":"mysql_native_password","authentication_string":"HASH"}"#;
         let rows = vec![
             row("copy", "%", native),
@@ -211,17 +237,24 @@ mod tests {
             ),
             row("reader", "%", &native.replace("524288", "1")),
             row("locked", "%", &native.replace("{", r#"{"account_locked":true,"#)),
+            row("", "10.0.0.%", native),
             row("role", "", &native.replace("{", r#"{"is_role":true,"#)),
             row("named", "db7.example.org", native),
             row("x509", "%", &native.replace("{", r#"{"ssl_type":2,"#)),
             row("root", "localhost", r#"{"access":18446744073709551615,"plugin":"unix_socket"}"#),
+            row("empty", "%", &native.replace("HASH", "")),
             row("socket", "%", r#"{"access":524288,"plugin":"unix_socket"}"#),
             row("broken", "%", "{"),
         ];
         let (accounts, notes) = parse(&rows);
-        let found: Vec<(&str, bool)> = accounts.iter().map(|a| (a.user.as_str(), a.needs_tls)).collect();
-        assert_eq!(found, [("copy", false), ("near", false), ("tls", true), ("both", false)]);
+        let of = |may_sign_in: bool| -> Vec<(&str, bool)> {
+            let found = accounts.iter().filter(|account| account.hash.is_some() == may_sign_in);
+            found.map(|account| (account.user.as_str(), account.needs_tls)).collect()
+        };
+        assert_eq!(of(true), [("copy", false), ("near", false), ("tls", true), ("both", false)]);
+        let refusing = ["reader", "locked", "", "x509", "empty", "socket", "broken"];
+        assert_eq!(of(false), refusing.map(|user| (user, false)));
         let named: Vec<&str> = notes.iter().filter_map(|note| note.split('\'').nth(2)).collect();
-        assert_eq!(named, ["named", "x509", "socket", "broken"]);
+        assert_eq!(named, ["named", "x509", "empty", "socket", "broken"]);
     }
 }

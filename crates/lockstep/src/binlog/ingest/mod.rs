@@ -11,6 +11,7 @@ use self::primary::{PrimaryConfig, PrimaryReader, PrimaryStatus};
 use self::progress::Progress;
 pub(crate) use self::report::IngestStatus;
 use self::report::Report;
+use super::reload::reload;
 use crate::cfg::{self, fill};
 use crate::log_member::{self, End, Hooks, MemberArgs, MessageLog, Plan, Role, end_by};
 use crate::signals::Signals;
@@ -74,7 +75,8 @@ pub(crate) struct IngestArgs {
     /// Address for replicas.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// A file with one account for replicas a line: a name, a blank, and a password. Nobody else may read it.
+    /// A file with one account for replicas a line: a name, a blank, and a password. Nobody else may read it. SIGHUP reloads
+    /// it.
     #[arg(long, value_name = "FILE")]
     accounts: Option<PathBuf>,
     /// Write log lines to this file instead of standard error. SIGHUP reopens it and reloads certificates.
@@ -156,15 +158,15 @@ impl IngestArgs {
     }
 
     fn replicas(&self) -> Result<Option<Replicas>, String> {
-        let (listen, accounts) = match (&self.listen, &self.accounts) {
+        let (listen, file) = match (&self.listen, &self.accounts) {
             (None, None) => return Ok(None),
-            (Some(listen), Some(accounts)) => (listen, accounts),
+            (Some(listen), Some(file)) => (listen, file.clone()),
             _ => return Err("--listen and --accounts need each other: give both to serve replicas".into()),
         };
         let address = listen.to_socket_addrs().ok().and_then(|mut found| found.next());
         let address = address.ok_or_else(|| format!("--listen {listen} is no address: give HOST:PORT"))?;
-        let accounts = Accounts::read(accounts).map_err(|e| e.to_string())?;
-        Ok(Some(Replicas { listen: address, accounts, server: None }))
+        let accounts = Accounts::read(&file).map_err(|e| e.to_string())?;
+        Ok(Some(Replicas { listen: address, file, accounts, server: None }))
     }
 }
 
@@ -200,11 +202,12 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
     let status = Arc::new(PrimaryStatus::default());
     let report = Arc::new(Report::new(config.primary.address.clone(), progress.clone(), status.clone()));
     let (lines, of_thread) = (log.clone(), progress.clone());
+    let accounts = replicas.as_ref().map(|replicas| (replicas.file.clone(), replicas.accounts.clone()));
     let mut output = Output { replicas, report: report.clone() };
     let role = Role {
         front_end: FrontEnd::Reader { begins: Beginning::Earliest },
         position: saved.map_or(Gtid::UNDEFINED, |saved| saved.gtid),
-        hooks: hooks(report),
+        hooks: hooks(report, accounts),
         take: move |node: &Node| {
             let reader = PrimaryReader {
                 node: node.clone(),
@@ -227,12 +230,14 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
     ended
 }
 
-fn hooks(report: Arc<Report>) -> Hooks {
+fn hooks(report: Arc<Report>, accounts: Option<(PathBuf, Accounts)>) -> Hooks {
     let numbers = report.clone();
     Hooks {
         stats: Some(Arc::new(move || numbers.status().metrics())),
         status: Some(Arc::new(move || serde_json::to_value(report.status()).unwrap_or_default())),
-        reload: None,
+        reload: Some(Box::new(move || {
+            reload(accounts.as_ref().map(|(file, accounts)| (file.as_path(), accounts)), None)
+        })),
     }
 }
 
@@ -252,6 +257,8 @@ impl Output {
 /// The server for replicas. It begins with the first file, and ends with this value.
 struct Replicas {
     listen: SocketAddr,
+    /// The file of the accounts.
+    file: PathBuf,
     accounts: Accounts,
     server: Option<Server>,
 }
@@ -359,5 +366,82 @@ fn take_deliveries(
             return end;
         }
         node.handled();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cli;
+    use clap::Parser;
+
+    fn args(line: &str) -> Result<IngestArgs, String> {
+        let line = format!("lockstep binlog ingest {line}");
+        match Cli::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?.command {
+            crate::Command::Binlog(args) => args.ingest_args().complete(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A directory with a file of this text and mode.
+    fn private_file(name: &str, text: &str) -> (PathBuf, PathBuf) {
+        let dir = std::env::temp_dir().join(format!("lockstep-ingest-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("secret");
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+        (dir, file)
+    }
+
+    #[test]
+    fn file_supplies_all_options_and_the_command_line_wins() {
+        let (dir, secret) = private_file("cfg", "copy secret\n");
+        let (cfg, secret) = (dir.join("ingest.cnf"), secret.display().to_string());
+        let text = format!(
+            "# of a member\n[ingest]\naddress = gcomm://b,c\ngroup = shop\nname = log1\ndir = /x # here\n\
+             options = gmcast.listen_addr=tcp://127.0.0.1:9\nnew-cluster = yes\nfrom = db1:3306\nuser = \"copy\"\n\
+             password_file = {secret}\nserver-id = 77\nlisten = 127.0.0.1:3307\naccounts = {secret}\nlog = /log\n"
+        );
+        std::fs::write(&cfg, &text).unwrap();
+        let line = format!("--cfg {} --name log2 --from db2:3307", cfg.display());
+        let found = args(&line).unwrap();
+        let plan = found.plan().unwrap();
+        assert_eq!((plan.name.as_str(), plan.group.as_str(), found.new_cluster), ("log2", "shop", true));
+        assert_eq!(plan.options.listen(), "tcp://127.0.0.1:9");
+        assert_eq!((plan.dir.as_path(), plan.log.as_deref()), (Path::new("/x"), Some(Path::new("/log"))));
+        let primary = found.primary(&plan).unwrap();
+        assert_eq!((primary.server_id, primary.name.as_str()), (77, "log2"));
+        let Target { address, user, password, .. } = primary.primary;
+        assert_eq!((address.as_str(), user.as_str(), password.as_str()), ("db2:3307", "copy", "copy secret"));
+        let replicas = found.replicas().unwrap().unwrap();
+        assert_eq!(replicas.listen, "127.0.0.1:3307".parse().unwrap());
+        assert_eq!(replicas.file, Path::new(&secret));
+        for (text, error) in
+            [("grup = x\n", "line 1: unknown option 'grup'"), ("\nserver-id = one\n", "line 2: server-id")]
+        {
+            std::fs::write(&cfg, text).unwrap();
+            let found = args(&line).unwrap_err();
+            assert!(found.contains(error), "{found}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn missing_options_are_named() {
+        let (dir, secret) = private_file("missing", "secret\n");
+        let primary = |line: &str| {
+            let args = args(format!("-a gcomm://b -g shop {line}").trim_end()).unwrap();
+            args.primary(&args.plan().unwrap()).map(|config| config.server_id)
+        };
+        let secret = format!("--password-file {}", secret.display());
+        assert!(primary("").unwrap_err().contains("--from"));
+        assert!(primary("--from db1").unwrap_err().contains("HOST:PORT"));
+        assert!(primary("--from db1:3306").unwrap_err().contains("--user"));
+        assert!(primary("--from db1:3306 --user copy").unwrap_err().contains("--password-file"));
+        assert!(primary(&format!("--from db1:3306 --user copy {secret}")).unwrap() > 1);
+        let served = |line: &str| args(line).unwrap().replicas().map(|found| found.is_some());
+        assert_eq!(served("-g shop"), Ok(false));
+        assert!(served("--listen 127.0.0.1:3307").unwrap_err().contains("--accounts"));
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
