@@ -127,12 +127,7 @@ impl Store for DirStore {
         }
         let _lock = self.lock().map_err(self.failed("lock", LOCK))?;
         let there = self.get(key, u64::MAX - 1)?.map(|(_, version)| version);
-        let is_met = match when {
-            When::Always => true,
-            When::Absent => there.is_none(),
-            When::Is(version) => there.as_ref() == Some(version),
-        };
-        if !is_met {
+        if !when.is_met(there.as_ref()) {
             return Err(StoreError::Conflict);
         }
         self.write(key, bytes).map_err(self.failed("write", key))?;

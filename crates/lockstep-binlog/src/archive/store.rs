@@ -13,6 +13,17 @@ pub enum When {
     Is(Version),
 }
 
+impl When {
+    /// Whether an object that has this version, or is missing, meets the condition.
+    pub fn is_met(&self, there: Option<&Version>) -> bool {
+        match self {
+            When::Always => true,
+            When::Absent => there.is_none(),
+            When::Is(version) => there == Some(version),
+        }
+    }
+}
+
 /// Identifies the content of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Version(pub String);

@@ -86,12 +86,7 @@ impl Store for Memory {
         if has_effect {
             let mut objects = self.objects.lock().unwrap();
             let there = objects.get(key).map(|bytes| Version(digest(bytes)));
-            let is_met = match when {
-                When::Always => true,
-                When::Absent => there.is_none(),
-                When::Is(version) => there.as_ref() == Some(version),
-            };
-            if !is_met {
+            if !when.is_met(there.as_ref()) {
                 return Err(StoreError::Conflict);
             }
             objects.insert(key.into(), bytes.to_vec());

@@ -9,14 +9,13 @@
 //! The caller saves positions, after [`VerbatimWriter::sync`]. [`VerbatimWriter::open`] removes the bytes after the saved
 //! one, and the caller writes them again.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
-
 use super::scan::{self, Scan};
+use super::writer::{lock_dir, temporary};
 use super::{FileEntry, Library, LibraryError, Mark, Position, State};
 use crate::codec::DecodeError;
 use crate::event::{Checksum, FormatDescription, Group, GtidList, HEADER_LEN, Header, MAGIC, kind, split};
@@ -157,15 +156,7 @@ impl VerbatimWriter {
     /// # Errors
     /// [`LibraryError`] if files cannot be read, end before the position, or another process writes them.
     pub fn open(dir: &Path, name: &str, saved: Option<Position>) -> Result<VerbatimWriter, LibraryError> {
-        let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
-        made.map_err(LibraryError::io("create", dir))?;
-        let dir_file = File::open(dir).map_err(LibraryError::io("open", dir))?;
-        if let Err(error) = flock(&dir_file, FlockOperation::NonBlockingLockExclusive) {
-            return Err(match error {
-                rustix::io::Errno::WOULDBLOCK => LibraryError::Locked { dir: dir.to_owned() },
-                error => LibraryError::io("lock", dir)(error.into()),
-            });
-        }
+        let dir_file = lock_dir(dir)?;
         let library = Library::new(dir, name);
         let mut writer = VerbatimWriter { library, dir: dir_file, current: None, failed: false };
         writer.recover(saved)?;
@@ -340,7 +331,7 @@ impl VerbatimWriter {
             let why = "its events have no checksum: set binlog_checksum=CRC32 on the primary".into();
             return Err(LibraryError::NotBinlog { file: path, why });
         }
-        let temporary = super::writer::temporary(&self.library);
+        let temporary = temporary(&self.library);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(0o640);
         let mut file = options.open(&temporary).map_err(LibraryError::io("create", &temporary))?;
@@ -409,7 +400,7 @@ impl VerbatimWriter {
     }
 }
 
-/// What begins a file: a format description and a Gtid_list.
+/// The begin of a file: a format description and a Gtid_list.
 struct Begin {
     checksum: Checksum,
     list: GtidList,
@@ -422,7 +413,7 @@ struct Begin {
 /// The offset of an event that does not belong there, and why.
 type Misplaced = (u64, DecodeError);
 
-/// The begin of a file; `None` if it is incomplete.
+/// Reads the begin of a file; `None` if it is incomplete.
 fn begin_of_file(bytes: &[u8]) -> Result<Option<Begin>, Misplaced> {
     let mut at = MAGIC.len();
     let mut next = || -> Result<Option<(u64, &[u8])>, Misplaced> {

@@ -80,16 +80,7 @@ impl Writer {
         visibility: Visibility,
         synced: Option<Position>,
     ) -> Result<Writer, LibraryError> {
-        // The files have the tables' contents: nobody but owner and group reads them.
-        let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
-        made.map_err(LibraryError::io("create", dir))?;
-        let dir_file = File::open(dir).map_err(LibraryError::io("open", dir))?;
-        if let Err(error) = flock(&dir_file, FlockOperation::NonBlockingLockExclusive) {
-            return Err(match error {
-                rustix::io::Errno::WOULDBLOCK => LibraryError::Locked { dir: dir.to_owned() },
-                error => LibraryError::io("lock", dir)(error.into()),
-            });
-        }
+        let dir_file = lock_dir(dir)?;
         let library = Library::new(dir, name);
         let temporary = temporary(&library);
         match std::fs::remove_file(&temporary) {
@@ -458,6 +449,22 @@ impl Writer {
     /// event group. A replica may start there. The note is lost when the library is closed.
     pub fn note_complete_to(&mut self, gtid: Gtid) {
         self.library.lock().covered.insert(gtid.domain, gtid);
+    }
+}
+
+/// Makes a library's directory if it is missing, and locks it until the file is closed: there is one writer.
+///
+/// # Errors
+/// [`LibraryError`], [`LibraryError::Locked`] if another process writes.
+pub(super) fn lock_dir(dir: &Path) -> Result<File, LibraryError> {
+    // The files have the tables' contents: nobody but owner and group reads them.
+    let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
+    made.map_err(LibraryError::io("create", dir))?;
+    let file = File::open(dir).map_err(LibraryError::io("open", dir))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(LibraryError::Locked { dir: dir.to_owned() }),
+        Err(error) => Err(LibraryError::io("lock", dir)(error.into())),
     }
 }
 

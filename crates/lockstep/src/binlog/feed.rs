@@ -4,6 +4,7 @@
 //! instance has the same files.
 
 use super::disk_space::{DiskSpace, FileError};
+use super::replace_durably;
 use lockstep_binlog::archive::{ClockLog, Clocks, Mark, Progress, recovered_end};
 use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
 use lockstep_binlog::ingest::FileName;
@@ -95,15 +96,10 @@ impl SavedPosition {
 
     /// Saves the position and the end of the files, durably. The files must have been synced.
     fn save_with_end(&self, position: Gtid, end: Option<Position>) -> Result<(), FileError> {
-        let next = self.path.with_extension("new");
         let end = end.map(|end| format!(" {FILES}.{:06} {}", end.file, end.offset)).unwrap_or_default();
-        let write = || -> std::io::Result<()> {
-            std::fs::write(&next, format!("{}:{}{end}\n", position.uuid, position.seqno))?;
-            std::fs::File::open(&next)?.sync_all()?;
-            std::fs::rename(&next, &self.path)?;
-            std::fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(|error| FileError::io(format!("{} cannot be written", self.path.display()), &error))
+        let text = format!("{}:{}{end}\n", position.uuid, position.seqno);
+        replace_durably(&self.path, &text)
+            .map_err(|error| FileError::io(format!("{} cannot be written", self.path.display()), &error))
     }
 }
 
@@ -179,7 +175,7 @@ impl Feed {
             .retry(|| clocks.note(seqno.max(1) as u64, time).map(drop).map_err(|e| no_clocks(library, &e)))
     }
 
-    /// Why this instance cannot go on, and what to do.
+    /// The reason why this instance cannot go on, and the way out.
     fn cannot_continue(&self) -> String {
         let dir = self.writer.library().dir().display();
         match self.clocks {

@@ -22,6 +22,8 @@ pub(crate) use report::{BinlogStatus, ConsumerStatus};
 pub(crate) use restore::RestoreArgs;
 
 use clap::{Args, Subcommand};
+use std::fs::File;
+use std::path::Path;
 use std::process::ExitCode;
 
 #[derive(Args, Debug)]
@@ -66,4 +68,13 @@ pub(crate) fn run(args: BinlogArgs) -> Result<ExitCode, String> {
         BinlogCommand::Restore(args) => restore::run(args),
         BinlogCommand::Ingest(args) => ingest::run(*args),
     }
+}
+
+/// Replaces a small file, durably: after a crash it has the old text or the new one.
+fn replace_durably(path: &Path, text: &str) -> std::io::Result<()> {
+    let next = path.with_extension("new");
+    std::fs::write(&next, text)?;
+    File::open(&next)?.sync_all()?;
+    std::fs::rename(&next, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -1,5 +1,6 @@
 //! From the node's deliveries to the copied files.
 
+use super::super::replace_durably;
 use super::progress::Begin;
 use bytes::Bytes;
 use lockstep_binlog::Library;
@@ -55,16 +56,10 @@ impl Saved {
     /// Saves it durably.
     fn save(&self, dir: &Path) -> Result<(), String> {
         let path = Saved::path(dir);
-        let next = path.with_extension("next");
         let Saved { gtid, end } = self;
-        let write = || -> std::io::Result<()> {
-            let text = format!("{}:{} {} {}\n", gtid.uuid, gtid.seqno, end.file, end.offset);
-            std::fs::write(&next, text)?;
-            std::fs::File::open(&next)?.sync_all()?;
-            std::fs::rename(&next, &path)?;
-            std::fs::File::open(dir)?.sync_all()
-        };
-        write().map_err(|error| format!("{} cannot be written: {error}", path.display()))
+        let text = format!("{}:{} {} {}\n", gtid.uuid, gtid.seqno, end.file, end.offset);
+        replace_durably(&path, &text)
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))
     }
 }
 

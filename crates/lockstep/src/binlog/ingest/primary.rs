@@ -255,14 +255,13 @@ impl PrimaryReader {
             if let Purpose::Copy { .. } = &purpose {
                 self.check_way(submitted, &mut moved)?;
             }
-            let next = events.next(LOOK).map_err(|error| refused(error, follower.place()))?;
+            let mut next = events.next(LOOK).map_err(|error| refused(error, follower.place()))?;
             // A large event takes time: each byte counts.
             if events.received() != bytes {
                 (heard, bytes) = (Instant::now(), events.received());
             } else if heard.elapsed() >= SILENCE {
                 return Err(End::Failed(format!("it has been silent for {} s", SILENCE.as_secs())));
             }
-            let mut next = next;
             while let Some(received) = next {
                 let is_in_file = follower.take(&received.event)?;
                 let Purpose::Copy { number, control } = &mut purpose else {
