@@ -68,7 +68,7 @@ struct Inode {
     seen: Contents,
     durable: Contents,
     pending: Vec<Change>,
-    /// `seen` may differ from `durable` by more than what is pending: a sync has failed, or there was damage.
+    /// `seen` may differ from `durable` by more than the pending changes: a sync has failed, or there was damage.
     differs: bool,
     copy: SharedCopy,
 }
@@ -805,7 +805,7 @@ mod tests {
                         durable.clone_from(&expected);
                     }
                     8 => {
-                        // What a failed sync has not written, the next one does not write either.
+                        // The next sync does not write the changes of a failed one either.
                         disk.fail_sync(1);
                         assert!(file.sync_data().is_err());
                         assert_eq!(read(&file), expected, "it reads back");

@@ -586,7 +586,7 @@ fn can_expect_error(query: &Query<'_>) -> bool {
     !is_oracle(query.status_vars) && MAY_EXPECT.iter().any(|start| words.starts_with(start))
 }
 
-/// Whether the session had `sql_mode=ORACLE`, whose grammar has no `BEGIN NOT ATOMIC`. The variable follows the session's
+/// Whether the session had `sql_mode=ORACLE`: that grammar has no `BEGIN NOT ATOMIC`. The variable follows the session's
 /// flags, which come first if they are there.
 fn is_oracle(variables: &[u8]) -> bool {
     const ORACLE: u64 = 1 << 9;

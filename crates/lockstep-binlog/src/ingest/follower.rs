@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_members_files_cannot_hold_is_refused() {
+    fn events_unfit_for_members_files_are_refused() {
         let mut events = events(&[100]);
         let mut follower = Follower::of_file(name(1));
         assert!(matches!(follower.take(&events[2]), Err(FollowError::Position { .. })));

@@ -175,7 +175,7 @@ fn schema_change_in_transaction_is_marked() {
 }
 
 #[test]
-fn resume_position_is_before_open_transaction_and_block_of_commit_ids() {
+fn resume_position_is_before_open_transaction_and_block() {
     let mut stream = stream();
     for seqno in 1..=130 {
         stream.on_item(write(seqno, WHOLE, seqno as u64, "a")).unwrap();

@@ -324,7 +324,7 @@ impl Drop for Copier {
         let mut state = self.shared.lock();
         state.closed = true;
         self.shared.changed.notify_all();
-        // What the files have is archived, as this instance may not be started again.
+        // The thread archives the rest of the files, as this instance may not be started again.
         if self.worker.is_none() {
             drop(self.shared.changed.wait_timeout_while(state, LAST_COPY_MAX, |state| !state.ended));
         }

@@ -43,7 +43,7 @@ impl From<LibraryError> for FileError {
 #[derive(Debug)]
 pub(super) struct DiskSpace {
     dir: PathBuf,
-    /// What follows from a full disk, and what to do.
+    /// The consequence of a full disk, and the way out.
     effect: &'static str,
     log: Arc<MessageLog>,
     full: Mutex<Option<Full>>,
@@ -56,7 +56,7 @@ struct Full {
 }
 
 impl DiskSpace {
-    /// `effect`: what follows from a full disk, and what to do, as the end of a sentence.
+    /// `effect`: the consequence of a full disk, and the way out, as the end of a sentence.
     pub(super) fn new(dir: PathBuf, log: Arc<MessageLog>, effect: &'static str) -> DiskSpace {
         DiskSpace { dir, effect, log, full: Mutex::default() }
     }

@@ -60,7 +60,7 @@ pub(super) struct Wait {
     pub(super) since: Instant,
 }
 
-/// What an instance does with its files.
+/// An instance's use of its files.
 pub(super) trait Output {
     /// Called in each round, before the files are written. The files end where the last round has left them.
     ///

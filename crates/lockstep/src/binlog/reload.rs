@@ -7,7 +7,7 @@ use std::path::Path;
 /// being read.
 ///
 /// # Errors
-/// The files that cannot be used, for people. What was read from them before stays.
+/// The files that cannot be used, for people. Their earlier contents stay in force.
 pub(super) fn reload(accounts: Option<(&Path, &Accounts)>, tls: Option<&TlsAcceptor>) -> Result<(), String> {
     let accounts = accounts.map(|(file, accounts)| match Accounts::read(file) {
         Ok(new) => {
