@@ -56,6 +56,8 @@ pub(crate) struct LeadershipChecks {
     extended: [Micros; EXTENSIONS],
     /// Its term, and the end of its last stall as a leader by its own clock, until a majority is heard.
     stalled: Option<(Term, Micros)>,
+    /// The last time since which it has, as a leader, heard a majority of an earlier membership while that was in force.
+    heard_earlier_majority: Micros,
 }
 
 impl LeadershipChecks {
@@ -76,6 +78,7 @@ impl LeadershipChecks {
             ran: (local, Micros::MAX),
             extended: [0; EXTENSIONS],
             stalled: None,
+            heard_earlier_majority: 0,
         }
     }
 
@@ -103,6 +106,14 @@ impl LeadershipChecks {
     fn hears_majority_of(&self, membership: &Membership, since: Micros) -> bool {
         let heard = |id: &MemberId| *id == self.id || self.heard.get(id).is_some_and(|at| *at >= since);
         membership.voters().filter(heard).count() >= membership.majority()
+    }
+
+    /// The last time since which a majority of these voters has been heard.
+    fn majority_heard_since(&self, membership: &Membership, local: Micros) -> Micros {
+        let heard = |id: MemberId| if id == self.id { local } else { self.heard.get(&id).copied().unwrap_or(0) };
+        let mut times: Vec<Micros> = membership.voters().map(heard).collect();
+        times.sort_unstable();
+        times.iter().rev().nth(membership.majority() - 1).copied().unwrap_or(0)
     }
 
     /// A frame of Raft has arrived.
@@ -212,13 +223,15 @@ impl LeadershipChecks {
         })
     }
 
-    /// A leader that answers its own server has heard of a majority since it was asked.
+    /// A leader that answers its own server has heard of a majority since it was asked. It may have been a majority of a
+    /// membership that is no longer in force: two successive memberships have no majorities without a common voter, so no
+    /// other leader could commit meanwhile.
     pub(crate) fn may_read(&self, name: &dyn Display, raft: &Raft, asked: Micros) -> Check {
         if raft.role() != Role::Leader || self.leads_since >= asked {
             return Ok(());
         }
         hold!(
-            self.hears_majority_since(raft, asked),
+            self.hears_majority_since(raft, asked) || self.heard_earlier_majority >= asked,
             "a read asks a majority",
             "{name} answers a read and has heard nobody since it was asked"
         );
@@ -316,7 +329,14 @@ impl LeadershipChecks {
             self.stalled = None;
         }
         let membership = &raft.tail_state().membership;
+        if raft.role() != Role::Leader {
+            self.heard_earlier_majority = 0;
+        }
         if !Arc::ptr_eq(&self.membership, membership) {
+            if raft.role() == Role::Leader {
+                let heard = self.majority_heard_since(&self.membership, local);
+                self.heard_earlier_majority = self.heard_earlier_majority.max(heard);
+            }
             self.membership = membership.clone();
         }
         self.membership_index = raft.tail_state().membership_index;
