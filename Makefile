@@ -108,13 +108,11 @@ unit-and-host:
 	$(call say,unit tests$(comma) provider through the C ABI)
 	@LOCKSTEP_PROVIDER=$(abspath $(TARGET))/release/liblockstep.so LOCKSTEP_HOST_REQUIRE=1 $(CARGO) test $(LOCKED) $(ALL)
 
-# This profile simulates faster, but its build takes a minute or two.
-SIM_PROFILE ?= sim
 sim:
 	$(call say,simulator)
-	@$(CARGO) build $(LOCKED) --profile $(SIM_PROFILE) -p lockstep-sim
+	@$(CARGO) build $(LOCKED) --release -p lockstep-sim
 # Memory is kept for the next start of a member: returning it to the system takes a tenth of the time.
-	@MIMALLOC_PURGE_DELAY=-1 $(TARGET)/$(SIM_PROFILE)/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+	@MIMALLOC_PURGE_DELAY=-1 $(TARGET)/release/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FROM),--from $(FROM))
 
 .PHONY: ddl
@@ -148,7 +146,7 @@ fuzz:
 # MariaDB's tests mostly wait for servers, so the simulator runs beside them at low priority, for longer than it would need
 # alone. It uses the same seeds each time, so that a failure comes from the change under test; `make sim` takes new seeds.
 mtr-and-sim:
-	@log=$$(mktemp); nice -n 19 $(MAKE) --no-print-directory sim MINUTES=3 FROM=1 SIM_PROFILE=release >$$log 2>&1 & sim=$$!; \
+	@log=$$(mktemp); nice -n 19 $(MAKE) --no-print-directory sim MINUTES=3 FROM=1 >$$log 2>&1 & sim=$$!; \
 	trap 'kill $$sim 2>/dev/null' INT TERM; \
 	$(MAKE) --no-print-directory mtr-short; mtr=$$?; \
 	wait $$sim; simulated=$$?; cat $$log; rm -f $$log; \
