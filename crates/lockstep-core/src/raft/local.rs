@@ -200,9 +200,9 @@ impl Local {
     }
 
     /// Asserts the invariants of [`Local`] and its parts. The cached entries take linear time: an optimized build, the
-    /// simulator's, checks them in one round of sixteen.
+    /// simulator's, checks them in one round of 64.
     pub(super) fn assert_invariants(&self) {
-        let whole = cfg!(debug_assertions) || self.now.is_multiple_of(16);
+        let whole = cfg!(debug_assertions) || self.now.is_multiple_of(64);
         self.log.assert_invariants(whole);
         self.disk.assert_invariants(self.log.last());
         let (commit, last) = (self.commit(), self.log.last());

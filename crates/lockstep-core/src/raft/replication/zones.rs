@@ -98,7 +98,9 @@ impl Zones {
             last_zone = Some(zone);
             let of_zone = |id: &MemberId| zone_of(id) == Some(zone);
             let mut fit = Vec::new();
-            if Some(zone) != own {
+            // A relay needs a recipient.
+            let may_relay = membership.members.iter().filter(|m| m.zone == zone).count() > 1;
+            if Some(zone) != own && may_relay {
                 let line = self.time_in_flight(local, zone, peers, of_zone);
                 let all = peers
                     .iter()
