@@ -32,6 +32,8 @@ long=(
     chaos::under_all_one_of_three_is_enough
     chaos::under_async_no_more_is_lost_than_was_at_risk
     chaos::under_semisync_a_replica_goes_on_when_the_only_voter_is_lost
+    consumers::java_connector_resumes_by_gtid_and_reads_each_row_once
+    consumers::python_library_resumes_by_gtid_and_reads_each_row_once
     ddl::member_killed_applying_ddl_executes_each_once
     distance::leadership_follows_a_single_writer_and_its_commits_get_near
     distance::connections_over_distance_scale_the_rate
