@@ -40,14 +40,19 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// Makes the account that a replica reads with.
 pub(crate) fn admit_replica(writer: &Server) -> Result<()> {
-    writer
-        .client()?
-        .run(&["CREATE USER 'copy'@'%' IDENTIFIED BY 'copy'", "GRANT REPLICATION SLAVE ON *.* TO 'copy'@'%'"])
+    writer.client()?.run(&[
+        "CREATE USER 'copy'@'%' IDENTIFIED BY 'copy'",
+        "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'copy'@'%'",
+    ])
 }
 
 /// Lets `copy` replicate from `writer`, which it reaches at `host`.
 pub(crate) fn replicate_from(writer: &Server, host: &str, copy: &Server) -> Result<()> {
-    let port = writer.config.sql_port;
+    replicate_from_port(host, writer.config.sql_port, copy)
+}
+
+/// Lets `copy` replicate from whatever has a binlog there.
+pub(crate) fn replicate_from_port(host: &str, port: u16, copy: &Server) -> Result<()> {
     copy.client()?.run(&[
         &format!(
             "CHANGE MASTER TO MASTER_HOST='{host}', MASTER_PORT={port}, MASTER_USER='copy', MASTER_PASSWORD='copy', \
