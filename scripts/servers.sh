@@ -38,6 +38,7 @@ long=(
     distance::leadership_follows_a_single_writer_and_its_commits_get_near
     distance::connections_over_distance_scale_the_rate
     galera::from_galera_and_back_and_again
+    ingest::promoted_replica_takes_over_in_the_same_group
     lab::far_replica_costs_round_trip_only_under_semisync
     policy::leader_stopped_in_order_hands_over_its_tail
     policy::rescue_file_as_sql_restores_transactions
