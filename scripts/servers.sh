@@ -32,10 +32,13 @@ long=(
     chaos::under_all_one_of_three_is_enough
     chaos::under_async_no_more_is_lost_than_was_at_risk
     chaos::under_semisync_a_replica_goes_on_when_the_only_voter_is_lost
+    consumers::java_connector_resumes_by_gtid_and_reads_each_row_once
+    consumers::python_library_resumes_by_gtid_and_reads_each_row_once
     ddl::member_killed_applying_ddl_executes_each_once
     distance::leadership_follows_a_single_writer_and_its_commits_get_near
     distance::connections_over_distance_scale_the_rate
     galera::from_galera_and_back_and_again
+    ingest::promoted_replica_takes_over_in_the_same_group
     lab::far_replica_costs_round_trip_only_under_semisync
     policy::leader_stopped_in_order_hands_over_its_tail
     policy::rescue_file_as_sql_restores_transactions

@@ -85,6 +85,8 @@ if [ "$purpose" = test ]; then
     need mkfs.ext4 e2fsprogs
     need mount mount
     need prometheus-mysqld-exporter prometheus-mysqld-exporter
+    need javac default-jdk-headless
+    need mvn maven
     python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv"
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"
     [ -e /usr/share/mysql/mysql-test/mariadb-test-run.pl ] || packages="$packages mariadb-test"
@@ -153,4 +155,19 @@ if [ "$purpose" = test ] && [ ! -x "$moto/bin/moto_server" ]; then
     quietly "installing moto, an S3 server for tests, in $moto" sh -c '
         python3 -m venv "$1" && "$1/bin/pip" install "moto[server]==5.2.1"' sh "$moto" ||
         fail "moto could not be installed"
+fi
+
+# Libraries that read a binlog, for the tests of `lockstep binlog serve`. Without one its test is left out.
+consumers=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/consumers
+if [ "$purpose" = test ] && [ ! -e "$consumers/mysql-binlog-connector-java.jar" ]; then
+    quietly "installing mysql-binlog-connector-java in $consumers" sh -c '
+        mvn --batch-mode dependency:copy -Dartifact=com.zendesk:mysql-binlog-connector-java:0.30.1 \
+            -DoutputDirectory="$1" -Dmdep.stripVersion=true' sh "$(realpath -m "$consumers")" ||
+        say "mysql-binlog-connector-java could not be installed: its test will be left out"
+fi
+if [ "$purpose" = test ] && [ ! -e "$consumers/python/lib" ]; then
+    quietly "installing python-mysql-replication in $consumers" sh -c '
+        python3 -m venv "$1" && "$1/bin/pip" install "mysql-replication==1.0.17" || { rm -rf "$1"; exit 1; }' \
+        sh "$consumers/python" ||
+        say "python-mysql-replication could not be installed: its test will be left out"
 fi

@@ -7,8 +7,8 @@ use lockstep_fuzz::{Target, outcome};
 use crate::archive::{Head, Indexed, MANIFEST_MAX, Manifest, Mark, Part, decode_index, encode_index};
 use crate::event::tests::{parse_any, repair, samples};
 use crate::event::{Checksum, Group, HEADER_LEN, Header, MAGIC, to_begin, to_dummy, without_checksum};
-use crate::gtid::ReplicaState;
-use crate::ingest::{Chunk, FileName, Follower, Place};
+use crate::gtid::{Gtid, ReplicaState, StreamState};
+use crate::ingest::{Chunk, FileName, Follower, Place, SuccessorScan};
 use crate::library::Library;
 use crate::wire::accounts::Accounts;
 use crate::wire::command::{Ack, Command, tests as commands};
@@ -217,7 +217,8 @@ fn statements() {
 #[test]
 fn chunks() {
     let place = Place { file: FileName::parse("mariadb-bin.000007").unwrap(), offset: 4 };
-    let chunk = Chunk { at: place, after: Some((6, 900)), data: b"events"[..].into() };
+    let chunk = Chunk { generation: 0, at: place, after: Some((6, 900)), data: b"events"[..].into() };
+    let later = Chunk { generation: 3, ..chunk.clone() };
     let test = |input: &[u8]| {
         let decoded = Chunk::decode(&bytes::Bytes::copy_from_slice(input));
         if let Ok(chunk) = &decoded {
@@ -225,19 +226,21 @@ fn chunks() {
         }
         outcome(&decoded)
     };
-    Target::new("chunk", DIR, vec![chunk.encode().to_vec()], &test).run();
+    Target::new("chunk", DIR, vec![chunk.encode().to_vec(), later.encode().to_vec()], &test).run();
 }
 
 #[test]
 fn events_of_a_primary() {
     let test = |input: &[u8]| {
         let mut follower = Follower::of_file(FileName::parse("bin.000001").unwrap());
+        let mut scan =
+            SuccessorScan::new(StreamState::from_list(&[Gtid { domain: 1, server: 10, seqno: 3 }]));
         let (mut rest, mut steps) = (input, Vec::new());
         while let Ok(header) = Header::parse(rest) {
             let Some((event, after)) = rest.split_at_checked(header.length as usize) else { break };
-            let taken = follower.take(event);
-            steps.push(taken.is_ok());
-            if taken.is_err() {
+            let (taken, passed) = (follower.take(event), scan.pass(event));
+            steps.push((taken.is_ok(), passed.is_ok()));
+            if taken.is_err() && passed.is_err() {
                 break;
             }
             rest = after;

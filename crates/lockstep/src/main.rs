@@ -170,6 +170,7 @@ impl Command {
             Command::Verify(args) => args.wants_json(),
             Command::Wait(args) => args.wants_json(),
             Command::Check(args) => args.wants_json(),
+            Command::Binlog(args) => args.wants_json(),
             _ => false,
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockstep_local::{print, say};
 use lockstep_node::MemberStatus;
 
-use crate::binlog::{BinlogStatus, ConsumerStatus, IngestStatus};
+use crate::binlog::{ArchiveStatus, BinlogStatus, ConsumerStatus, IngestStatus};
 use crate::fetch;
 use crate::query::{self, ClusterStatus, duration};
 use crate::source::Source;
@@ -134,6 +134,10 @@ pub(crate) fn table(merged: &ClusterStatus) -> String {
         out.push('\n');
         out.push_str(&ingest_lines(&ingest));
     }
+    if let Some(archive) = status.front_end.as_ref().and_then(ArchiveStatus::in_page) {
+        out.push('\n');
+        out.push_str(&archive_lines(&archive));
+    }
     for note in notes {
         let _ = write!(out, "\nnote: {note}");
     }
@@ -168,6 +172,25 @@ fn binlog_lines(binlog: &BinlogStatus) -> String {
         let _ = write!(out, "\n{} dropped for lag: see the error log", consumers(binlog.dropped));
     }
     out.push_str(&consumer_lines(&binlog.consumers));
+    out
+}
+
+/// How far an archive is.
+fn archive_lines(archive: &ArchiveStatus) -> String {
+    let mut out = format!("archive in {}", archive.target);
+    match (&archive.gtid, &archive.time) {
+        (Some(gtid), Some(time)) => {
+            let _ = write!(out, " · complete up to {gtid} of {time}");
+        }
+        _ => out.push_str(" · nothing yet"),
+    }
+    if archive.catches_up {
+        out.push_str(" · the archive is ahead: this instance catches up");
+    }
+    if let Some(seconds) = archive.failing_seconds {
+        let why = archive.error.as_deref().unwrap_or("see the error log");
+        let _ = write!(out, "\nTHE TARGET FAILS ({}): {why}", duration(seconds));
+    }
     out
 }
 

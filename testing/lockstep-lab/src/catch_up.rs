@@ -62,7 +62,7 @@ pub(crate) fn no_number() -> LocalError {
 }
 
 /// The number of the only GTID in this position; 0 where it is empty.
-fn last_of(gtid: &str) -> Result<u64> {
+pub(crate) fn last_of(gtid: &str) -> Result<u64> {
     match gtid.rsplit_once('-') {
         None if gtid.is_empty() => Ok(0),
         Some((_, number)) if !gtid.contains(',') => number.parse().map_err(|_| no_number()),

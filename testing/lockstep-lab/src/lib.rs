@@ -6,7 +6,9 @@
 
 mod arbitrator;
 mod bench;
+mod binlog_member;
 mod catch_up;
+pub mod cdc;
 pub mod chaos;
 mod cluster;
 mod commands;

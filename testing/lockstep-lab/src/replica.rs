@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use lockstep_local::{LocalError, Result, Server};
 
 use crate::bench::Bench;
+use crate::binlog_member::BinlogMember;
 use crate::catch_up::no_number;
 use crate::far::PAUSE;
 
@@ -40,14 +41,19 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// Makes the account that a replica reads with.
 pub(crate) fn admit_replica(writer: &Server) -> Result<()> {
-    writer
-        .client()?
-        .run(&["CREATE USER 'copy'@'%' IDENTIFIED BY 'copy'", "GRANT REPLICATION SLAVE ON *.* TO 'copy'@'%'"])
+    writer.client()?.run(&[
+        "CREATE USER 'copy'@'%' IDENTIFIED BY 'copy'",
+        "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'copy'@'%'",
+    ])
 }
 
 /// Lets `copy` replicate from `writer`, which it reaches at `host`.
 pub(crate) fn replicate_from(writer: &Server, host: &str, copy: &Server) -> Result<()> {
-    let port = writer.config.sql_port;
+    replicate_from_port(host, writer.config.sql_port, copy)
+}
+
+/// Lets `copy` replicate from whatever has a binlog there.
+pub(crate) fn replicate_from_port(host: &str, port: u16, copy: &Server) -> Result<()> {
     copy.client()?.run(&[
         &format!(
             "CHANGE MASTER TO MASTER_HOST='{host}', MASTER_PORT={port}, MASTER_USER='copy', MASTER_PASSWORD='copy', \
@@ -112,6 +118,43 @@ pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, timeout: Dur
     copy.wait_until(timeout, PAUSE, "does not replicate", || replicates(copy))?;
     writer.wait_until(timeout, PAUSE, "has no semi-synchronous replica", || {
         Ok(!semi_sync || writer.client()?.status("Rpl_semi_sync_master_clients")? == "1")
+    })
+}
+
+/// Lets log members (`lockstep binlog ingest`) acknowledge what a server commits, starts them, and waits for the one that
+/// reads its binlog. `members` makes them, once their account is there.
+pub(crate) fn acknowledge(
+    writer: &Server,
+    members: impl FnOnce() -> Result<Vec<BinlogMember>>,
+    timeout: Duration,
+) -> Result<Vec<BinlogMember>> {
+    admit_replica(writer)?;
+    let mut members = members()?;
+    // Nobody acknowledges these, so they come first; and the members look at them when they connect.
+    writer.client()?.run(&[
+        "SET GLOBAL rpl_semi_sync_master_wait_point='AFTER_SYNC'",
+        "SET GLOBAL rpl_semi_sync_master_wait_no_slave=ON",
+        "SET GLOBAL rpl_semi_sync_master_timeout=3600000",
+        "SET GLOBAL rpl_semi_sync_master_enabled=ON",
+    ])?;
+    members.iter_mut().try_for_each(BinlogMember::start)?;
+    members.iter_mut().try_for_each(BinlogMember::wait_ready)?;
+    writer.wait_until(timeout, PAUSE, "has no log member that acknowledges", || {
+        Ok(writer.client()?.status("Rpl_semi_sync_master_clients")? == "1")
+    })?;
+    Ok(members)
+}
+
+/// Waits until each log member has the server's whole binlog.
+pub(crate) fn wait_for_log_members(
+    writer: &Server,
+    members: &[BinlogMember],
+    timeout: Duration,
+) -> Result<()> {
+    writer.wait_until(timeout, PAUSE, "has a log member without its whole binlog", || {
+        let answer = writer.query("SHOW MASTER STATUS")?;
+        let (file, end) = (answer.column("File")?, answer.column("Position")?);
+        Ok(members.iter().all(|member| member.copied(file).to_string() == end))
     })
 }
 

@@ -15,6 +15,8 @@ const CHUNK_MAGIC: [u8; 4] = *b"LSBC";
 const VERSION: u8 = 1;
 /// Set if the chunk is the first one of a file that follows another one.
 const HAS_AFTER: u8 = 1;
+/// Set if the chunk is of another primary than the group's first one.
+const HAS_GENERATION: u8 = 2;
 /// The longest name of a file without its number.
 const BASE_MAX: usize = 255;
 
@@ -91,9 +93,12 @@ impl fmt::Display for Place {
 /// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chunk {
+    /// Which primary of the group it is of: 0 for the first one, one more for each that took over.
+    pub generation: u32,
     /// The place of its first byte. A file's first chunk begins behind the file's magic bytes.
     pub at: Place,
-    /// In a file's first chunk: number and end of the file before it. `None`: the copy begins with this file.
+    /// In a file's first chunk: number and end of the file before it, of the primary before if this is another one's first
+    /// file. `None`: the copy begins with this file.
     pub after: Option<(u64, u64)>,
     /// The bytes.
     pub data: Bytes,
@@ -107,11 +112,15 @@ impl Chunk {
 
     /// The payload.
     pub fn encode(&self) -> Bytes {
-        let Chunk { at: Place { file, offset }, after, data } = self;
+        let Chunk { generation, at: Place { file, offset }, after, data } = self;
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let mut out = BytesMut::with_capacity(64 + file.base.len() + data.len());
         out.put_slice(&CHUNK_MAGIC);
         out.put_u8(VERSION);
-        out.put_u8(if after.is_some() { HAS_AFTER } else { 0 });
+        out.put_u8(flag(after.is_some(), HAS_AFTER) | flag(*generation > 0, HAS_GENERATION));
+        if *generation > 0 {
+            out.put_u32_le(*generation);
+        }
         out.put_u8(file.base.len() as u8);
         out.put_slice(file.base.as_bytes());
         out.put_u64_le(file.number);
@@ -137,8 +146,12 @@ impl Chunk {
             return Err(DecodeError::Invalid("version: this program is too old"));
         }
         let flags = r.u8()?;
-        if flags & !HAS_AFTER != 0 {
+        if flags & !(HAS_AFTER | HAS_GENERATION) != 0 {
             return Err(DecodeError::Invalid("flag: this program is too old"));
+        }
+        let generation = if flags & HAS_GENERATION != 0 { r.u32()? } else { 0 };
+        if flags & HAS_GENERATION != 0 && generation == 0 {
+            return Err(DecodeError::Invalid("generation"));
         }
         let len = usize::from(r.u8()?);
         let base = std::str::from_utf8(r.take(len)?).map_err(|_| DecodeError::Invalid("file name"))?;
@@ -152,7 +165,7 @@ impl Chunk {
         if offset < MAGIC.len() as u64 || offset.checked_add(data.len() as u64).is_none() {
             return Err(DecodeError::Invalid("offset"));
         }
-        let chunk = Chunk { at: Place { file, offset }, after, data };
+        let chunk = Chunk { generation, at: Place { file, offset }, after, data };
         if chunk.after.is_some() && !chunk.begins_file() {
             return Err(DecodeError::Invalid("predecessor: only a file's first part has one"));
         }
@@ -177,17 +190,23 @@ mod tests {
     #[test]
     fn chunk_round_trips_and_truncated_one_is_refused() {
         let file = FileName::parse("mariadb-bin.000007").unwrap();
-        for (offset, after) in [(4, None), (4, Some((6, 900))), (77, None)] {
+        for (generation, offset, after) in [
+            (0, 4, None),
+            (0, 4, Some((6, 900))),
+            (0, 77, None),
+            (1, 4, Some((6, 900))),
+            (u32::MAX, 77, None),
+        ] {
             let data = Bytes::from_static(b"events");
-            let chunk = Chunk { at: Place { file: file.clone(), offset }, after, data };
+            let chunk = Chunk { generation, at: Place { file: file.clone(), offset }, after, data };
             let payload = chunk.encode();
             assert_eq!(Chunk::decode(&payload), Ok(chunk));
             for cut in 0..payload.len() - b"events".len() + 1 {
                 assert!(Chunk::decode(&payload.slice(..cut)).is_err(), "{cut}");
             }
         }
-        let wrong =
-            Chunk { at: Place { file, offset: 77 }, after: Some((6, 9)), data: Bytes::from_static(b"e") };
+        let at = Place { file, offset: 77 };
+        let wrong = Chunk { generation: 0, at, after: Some((6, 9)), data: Bytes::from_static(b"e") };
         assert!(Chunk::decode(&wrong.encode()).is_err(), "a predecessor in the middle of a file");
     }
 }

@@ -12,6 +12,8 @@ pub enum Verdict {
     },
     /// It takes all bytes, as the begin of the next file.
     TakeFile,
+    /// It takes all bytes, as the begin of the first file of another primary, which has taken over.
+    TakeOver,
     /// It has all bytes.
     Known,
     /// Bytes before the chunk are missing. The member that submitted the chunk begins again at the copy's end.
@@ -20,35 +22,51 @@ pub enum Verdict {
 
 /// The end of a copy: a function of the entries up to the present one.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct CopyEnd(Option<Place>);
+pub struct CopyEnd {
+    generation: u32,
+    place: Option<Place>,
+}
 
 impl CopyEnd {
-    /// A copy that ends here; `None`: it has no file yet.
-    pub fn new(place: Option<Place>) -> CopyEnd {
-        CopyEnd(place)
+    /// A copy that ends here, in the binlog of this primary of the group.
+    pub fn new(generation: u32, place: Place) -> CopyEnd {
+        CopyEnd { generation, place: Some(place) }
     }
 
     /// The place of the next byte; `None` before the first file.
     pub fn place(&self) -> Option<&Place> {
-        self.0.as_ref()
+        self.place.as_ref()
+    }
+
+    /// Which primary of the group the end is of: see [`Chunk::generation`].
+    pub fn generation(&self) -> u32 {
+        self.generation
     }
 
     /// Decides about a chunk, and moves the end if it is taken.
     pub fn judge(&mut self, chunk: &Chunk) -> Verdict {
         let verdict = self.verdict(chunk);
-        if matches!(verdict, Verdict::Take { .. } | Verdict::TakeFile) {
+        if matches!(verdict, Verdict::Take { .. } | Verdict::TakeFile | Verdict::TakeOver) {
             let Place { file, offset } = &chunk.at;
-            self.0 = Some(Place { file: file.clone(), offset: offset + chunk.data.len() as u64 });
+            self.generation = chunk.generation;
+            self.place = Some(Place { file: file.clone(), offset: offset + chunk.data.len() as u64 });
         }
         verdict
     }
 
     fn verdict(&self, chunk: &Chunk) -> Verdict {
         let begin = chunk.at.offset;
-        let Some(end) = &self.0 else {
+        let Some(end) = &self.place else {
             return if chunk.begins_file() { Verdict::TakeFile } else { Verdict::Gap };
         };
         let (own, other): (&FileName, &FileName) = (&end.file, &chunk.at.file);
+        if chunk.generation != self.generation {
+            // Only from the end of all that the primary before has left. A late chunk of that one is of no use any more.
+            let follows = self.generation.checked_add(1) == Some(chunk.generation)
+                && chunk.begins_file()
+                && chunk.after == Some((own.number(), end.offset));
+            return if follows { Verdict::TakeOver } else { Verdict::Gap };
+        }
         if own.base() != other.base() {
             return Verdict::Gap;
         }
@@ -73,7 +91,7 @@ mod tests {
 
     fn chunk(number: u64, offset: u64, len: usize, after: Option<(u64, u64)>) -> Chunk {
         let file = FileName::new("bin", number).unwrap();
-        Chunk { at: Place { file, offset }, after, data: vec![7; len].into() }
+        Chunk { generation: 0, at: Place { file, offset }, after, data: vec![7; len].into() }
     }
 
     fn judged(chunks: &[Chunk]) -> (Vec<Verdict>, String) {
@@ -122,9 +140,41 @@ mod tests {
         let mut end = CopyEnd::default();
         end.judge(&chunk(1, 4, 96, None));
         let file = FileName::new("other", 2).unwrap();
-        let other =
-            Chunk { at: Place { file, offset: 4 }, after: Some((1, 100)), data: Bytes::from_static(b"x") };
+        let at = Place { file, offset: 4 };
+        let other = Chunk { generation: 0, at, after: Some((1, 100)), data: Bytes::from_static(b"x") };
         assert_eq!(end.judge(&other), Verdict::Gap);
+    }
+
+    #[test]
+    fn another_primary_takes_over_only_at_the_copys_end() {
+        let of = |generation: u32, number: u64, offset: u64, len: usize, after: Option<(u64, u64)>| Chunk {
+            generation,
+            ..chunk(number, offset, len, after)
+        };
+        let mut end = CopyEnd::default();
+        end.judge(&chunk(7, 4, 96, None));
+        let before = end.clone();
+        for wrong in [
+            of(1, 2, 4, 10, None),
+            of(1, 2, 4, 10, Some((7, 99))),
+            of(1, 2, 4, 10, Some((6, 100))),
+            of(1, 2, 14, 10, None),
+            of(2, 2, 4, 10, Some((7, 100))),
+        ] {
+            assert_eq!(end.judge(&wrong), Verdict::Gap, "{wrong:?}");
+            assert_eq!(end, before);
+        }
+        let first = of(1, 2, 4, 196, Some((7, 100)));
+        assert_eq!(end.judge(&first), Verdict::TakeOver);
+        assert_eq!((end.generation(), end.place().unwrap().to_string().as_str()), (1, "bin.000002:200"));
+        // The same once more, by another leader; and chunks of the primary before, whatever places they have.
+        for late in
+            [first, chunk(7, 100, 10, None), chunk(2, 150, 100, None), chunk(3, 4, 10, Some((2, 200)))]
+        {
+            let known = late.generation == 1;
+            assert_eq!(end.judge(&late), if known { Verdict::Known } else { Verdict::Gap }, "{late:?}");
+        }
+        assert_eq!(end.judge(&of(1, 2, 200, 10, None)), Verdict::Take { skip: 0 });
     }
 
     /// Two leaders submit overlapping parts of the same files, some of them lost, in any order.
@@ -155,7 +205,7 @@ mod tests {
                 let file = &mut copy[number as usize];
                 match end.judge(&chunk) {
                     Verdict::Take { skip } => file.extend_from_slice(&chunk.data[skip..]),
-                    Verdict::TakeFile => file.extend_from_slice(&chunk.data),
+                    Verdict::TakeFile | Verdict::TakeOver => file.extend_from_slice(&chunk.data),
                     Verdict::Known | Verdict::Gap => {}
                 }
             }

@@ -76,6 +76,8 @@ impl std::error::Error for FollowError {}
 /// Follows a primary's files from an event on.
 #[derive(Debug)]
 pub struct Follower {
+    /// Which primary of the group it is: see [`Chunk::generation`].
+    generation: u32,
     /// The end of the last event.
     place: Place,
     /// The event at `place`, if the copy has it already: the primary's must be equal.
@@ -92,10 +94,11 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Begins with the first event of a file.
+    /// Begins with the first event of a file of the group's first primary.
     pub fn of_file(file: FileName) -> Follower {
         let place = Place { file, offset: MAGIC.len() as u64 };
         Follower {
+            generation: 0,
             place,
             known: None,
             after: None,
@@ -106,10 +109,21 @@ impl Follower {
         }
     }
 
+    /// Begins with the first event of a file of another primary, which takes over from the one before. The copy ends with
+    /// `after`: the number and the end of the last file of that one.
+    pub fn taking_over(file: FileName, generation: u32, after: (u64, u64)) -> Follower {
+        Follower { generation, after: Some(after), ..Follower::of_file(file) }
+    }
+
     /// Begins with the event at `place`, with which the copy ends. `group` is the state behind it.
-    pub fn after_event(place: Place, event: Bytes, group: Group) -> Follower {
+    pub fn after_event(generation: u32, place: Place, event: Bytes, group: Group) -> Follower {
         let follower = Follower::of_file(place.file.clone());
-        Follower { place, known: Some(event), begun: None, group, ..follower }
+        Follower { generation, place, known: Some(event), begun: None, group, ..follower }
+    }
+
+    /// Which primary of the group it is: see [`Chunk::generation`].
+    pub fn generation(&self) -> u32 {
+        self.generation
     }
 
     /// Where the next event begins.
@@ -219,7 +233,7 @@ impl Follower {
         let data = self.bytes.split().freeze();
         let offset = self.place.offset - data.len() as u64;
         let at = Place { file: self.place.file.clone(), offset };
-        self.chunks.push(Chunk { at, after: self.after.take(), data });
+        self.chunks.push(Chunk { generation: self.generation, at, after: self.after.take(), data });
     }
 
     /// The bytes that wait to become a chunk.
@@ -320,14 +334,25 @@ mod tests {
         let events = events(&[100, 200]);
         let begin = at(1, 4 + events[..2].concat().len() as u64);
         let after = |event: &[u8]| {
-            Follower::after_event(begin.clone(), Bytes::copy_from_slice(event), Group::default())
+            Follower::after_event(2, begin.clone(), Bytes::copy_from_slice(event), Group::default())
         };
         let mut follower = after(&events[2]);
         follow(&mut follower, &events[2..]);
         let chunks = follower.chunks();
         assert_eq!(chunks.len(), 1);
-        assert_eq!(chunks[0].data, events[3]);
+        assert_eq!((chunks[0].generation, &chunks[0].data[..]), (2, &events[3][..]));
         assert_eq!(after(&events[3]).take(&events[2]), Err(FollowError::OtherContent(begin.clone())));
+    }
+
+    #[test]
+    fn first_chunk_of_another_primary_names_the_copys_end() {
+        let events = events(&[100, CHUNK_MAX]);
+        let mut follower = Follower::taking_over(name(4), 3, (9, 500));
+        follow(&mut follower, &events);
+        let chunks = follower.chunks();
+        let found: Vec<_> = chunks.iter().map(|chunk| (chunk.generation, chunk.after)).collect();
+        assert_eq!(found, [(3, Some((9, 500))), (3, None), (3, None)]);
+        assert!(chunks[0].begins_file() && chunks[0].at.file == name(4));
     }
 
     #[test]

@@ -8,11 +8,18 @@
 //!
 //! **Invariant**: the bytes of a binlog file do not change once they were written. A primary that lost the end of a file
 //! begins another one. The reader of the primary compares the last event before it goes on, and refuses another content.
+//!
+//! After a promotion another server is the primary, with other files. [`SuccessorScan`] looks whether its binlog has all that
+//! the copy has, before anything else. Then the copy goes on with the file of that binlog in which the copy's last transaction
+//! is. Such bytes have a higher [`Chunk::generation`], and the first chunk names the copy's end, so that all members change at
+//! the same entry of the log.
 
 mod chunk;
 mod copy_end;
 mod follower;
+mod successor;
 
 pub use chunk::{CHUNK_MAX, Chunk, FileName, Place};
 pub use copy_end::{CopyEnd, Verdict};
 pub use follower::{FollowError, Follower};
+pub use successor::{Continues, SuccessorError, SuccessorScan};

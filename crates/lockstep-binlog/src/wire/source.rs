@@ -2,11 +2,13 @@
 //! has. See `sql/slave.cc` and `sql/semisync_slave.cc` of MariaDB.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::net::{SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustls::ClientConnection;
 
 use super::command::{COM_BINLOG_DUMP, COM_REGISTER_SLAVE, DUMP_ANNOTATE, DUMP_NON_BLOCK};
 use super::packet::{Decoder, encode};
@@ -38,7 +40,7 @@ pub struct DumpRequest {
     pub heartbeat: Duration,
 }
 
-/// Registers as a replica and requests the binlog. The connection must not be encrypted.
+/// Registers as a replica and requests the binlog.
 ///
 /// # Errors
 /// [`SqlClientError`]. Some refusals arrive as the first event instead.
@@ -64,9 +66,74 @@ pub fn request_binlog(
     let flags = DUMP_ANNOTATE | if *non_block { DUMP_NON_BLOCK } else { 0 };
     let (offset, flags, id) = (offset.to_le_bytes(), flags.to_le_bytes(), server_id.to_le_bytes());
     client.command(COM_BINLOG_DUMP, &[&offset, &flags[..], &id, file.as_bytes()].concat())?;
-    let (socket, decoder) = client.into_plain()?;
-    let acknowledger = Acknowledger { socket: socket.try_clone()? };
-    Ok((Events::new(socket, decoder, *semi_sync), acknowledger))
+    let (socket, tls, decoder) = client.into_parts();
+    let wire = Arc::new(Wire { socket, tls: tls.map(Mutex::new) });
+    let acknowledger = Acknowledger { wire: wire.clone() };
+    Ok((Events::new(wire, decoder, *semi_sync), acknowledger))
+}
+
+/// A connection on which one thread reads, and another one sends acknowledgements.
+struct Wire {
+    socket: TcpStream,
+    /// Its lock is never held by a thread that waits for the socket.
+    tls: Option<Mutex<ClientConnection>>,
+}
+
+/// A socket of which no call waits.
+struct NoWait<'a>(&'a TcpStream);
+
+impl Read for NoWait<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(self.0, buffer, RecvFlags::DONTWAIT)?.0)
+    }
+}
+
+impl Write for NoWait<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(send(self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Wire {
+    fn lock(tls: &Mutex<ClientConnection>) -> MutexGuard<'_, ClientConnection> {
+        tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads some bytes; 0 at the end. An error of the kind `WouldBlock` if there are none: after this time, or because those
+    /// that arrived are part of a larger record.
+    fn read(&self, input: &mut [u8], timeout: Duration) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(timeout))?;
+        let Some(tls) = &self.tls else { return (&self.socket).read(input) };
+        match Wire::lock(tls).reader().read(input) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            read => return read,
+        }
+        if self.socket.peek(&mut [0])? == 0 {
+            return Ok(0);
+        }
+        let mut tls = Wire::lock(tls);
+        tls.read_tls(&mut NoWait(&self.socket))?;
+        tls.process_new_packets().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        if tls.wants_write() {
+            tls.write_tls(&mut NoWait(&self.socket))?;
+        }
+        tls.reader().read(input)
+    }
+
+    /// Sends these bytes, all of them and at once, or fails.
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = &self.tls else { return NoWait(&self.socket).write_all(bytes) };
+        let mut tls = Wire::lock(tls);
+        tls.writer().write_all(bytes)?;
+        while tls.wants_write() {
+            tls.write_tls(&mut NoWait(&self.socket))?;
+        }
+        Ok(())
+    }
 }
 
 /// An event as the primary has sent it.
@@ -80,7 +147,7 @@ pub struct Received {
 
 /// A binlog that arrives.
 pub struct Events {
-    socket: TcpStream,
+    wire: Arc<Wire>,
     decoder: Decoder,
     semi_sync: bool,
     input: Box<[u8]>,
@@ -94,11 +161,11 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    fn new(socket: TcpStream, mut decoder: Decoder, semi_sync: bool) -> Events {
+    fn new(wire: Arc<Wire>, mut decoder: Decoder, semi_sync: bool) -> Events {
         decoder.set_limit(EVENT_MAX);
         // Primary and replica begin their numbers anew around each acknowledgement, at different moments.
         decoder.ignore_sequence();
-        Events { socket, decoder, semi_sync, input: vec![0; CHUNK].into_boxed_slice(), received: 0 }
+        Events { wire, decoder, semi_sync, input: vec![0; CHUNK].into_boxed_slice(), received: 0 }
     }
 
     /// Bytes received so far: a large event takes time.
@@ -120,17 +187,17 @@ impl Events {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.socket.set_read_timeout(Some(left))?;
-            match self.socket.read(&mut self.input) {
+            match self.wire.read(&mut self.input, left) {
                 Ok(0) => return Err(closed()),
                 Ok(len) => {
                     self.received += len as u64;
                     self.decoder.push(&self.input[..len]);
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    return Ok(None);
-                }
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    ) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -176,7 +243,7 @@ pub(crate) fn parse(mut payload: Vec<u8>, semi_sync: bool) -> Result<Received, S
 
 /// Sends acknowledgements on the connection of [`Events`].
 pub struct Acknowledger {
-    socket: TcpStream,
+    wire: Arc<Wire>,
 }
 
 impl fmt::Debug for Acknowledger {
@@ -195,16 +262,13 @@ impl Acknowledger {
         let offset = offset.to_le_bytes();
         // Each acknowledgement begins the numbers anew.
         encode(&[&[SEMI_SYNC], &offset, file.as_bytes(), &[0]], &mut 0, &mut out);
-        match send(&self.socket, &out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)? {
-            sent if sent == out.len() => Ok(()),
-            _ => Err(io::ErrorKind::WouldBlock.into()),
-        }
+        self.wire.send(&out)
     }
 
     /// Closes the connection, so that [`Events::next`] ends.
     pub fn close(&self) {
         // It may be closed already.
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        let _ = self.wire.socket.shutdown(std::net::Shutdown::Both);
     }
 }
 

@@ -109,14 +109,52 @@ pub(super) fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>)
 /// Rows as text; `None` is NULL.
 pub type TextRows = Vec<Vec<Option<String>>>;
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+/// The bytes of a connection.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(socket) => socket.read(buffer),
+            Stream::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(socket) => socket.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Plain(socket) => socket.flush(),
+            Stream::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// The parts of a connection: its socket, its encryption, and bytes that were received and not taken.
+pub(super) type Parts = (TcpStream, Option<ClientConnection>, Decoder);
 
 /// A connection that has signed in.
 pub struct SqlClient {
-    stream: Box<dyn Stream>,
-    socket: TcpStream,
-    is_encrypted: bool,
+    stream: Stream,
     decoder: Decoder,
     sequence: u8,
 }
@@ -148,13 +186,8 @@ impl SqlClient {
         socket.set_read_timeout(Some(to.timeout))?;
         socket.set_write_timeout(Some(to.timeout))?;
         socket.set_nodelay(true)?;
-        let mut client = SqlClient {
-            stream: Box::new(socket.try_clone()?),
-            socket,
-            is_encrypted: false,
-            decoder: Decoder::new(PAYLOAD_MAX),
-            sequence: 0,
-        };
+        let mut client =
+            SqlClient { stream: Stream::Plain(socket), decoder: Decoder::new(PAYLOAD_MAX), sequence: 0 };
         let greeting = Greeting::parse(&client.checked()?)?;
         let mut capabilities = cap::LONG_PASSWORD
             | cap::PROTOCOL_41
@@ -175,8 +208,8 @@ impl SqlClient {
             let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
             let name = ServerName::try_from(host).map_err(invalid)?;
             let session = ClientConnection::new(tls.0.clone(), name).map_err(invalid)?;
-            client.stream = Box::new(StreamOwned::new(session, client.socket.try_clone()?));
-            client.is_encrypted = true;
+            let socket = client.stream.socket().try_clone()?;
+            client.stream = Stream::Tls(Box::new(StreamOwned::new(session, socket)));
         }
         let shown = proof(to.password.as_bytes(), &greeting.scramble);
         client.send(&client_reply(capabilities, Some((&to.user, &shown))))?;
@@ -238,14 +271,11 @@ impl SqlClient {
         self.checked()
     }
 
-    /// The socket, and the bytes that were received and not taken.
-    ///
-    /// # Errors
-    /// The connection is encrypted.
-    pub(super) fn into_plain(self) -> io::Result<(TcpStream, Decoder)> {
-        match self.is_encrypted {
-            true => Err(io::Error::other("the connection is encrypted")),
-            false => Ok((self.socket, self.decoder)),
+    /// Takes the connection apart.
+    pub(super) fn into_parts(self) -> Parts {
+        match self.stream {
+            Stream::Plain(socket) => (socket, None, self.decoder),
+            Stream::Tls(stream) => (stream.sock, Some(stream.conn), self.decoder),
         }
     }
 
@@ -253,7 +283,7 @@ impl SqlClient {
     /// closes it, some after a packet that says why.
     pub fn is_ready(&self) -> bool {
         let mut byte = [0];
-        let peeked = recv(&self.socket, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let peeked = recv(self.stream.socket(), &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 

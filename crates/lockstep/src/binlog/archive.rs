@@ -1,5 +1,6 @@
 //! `lockstep binlog archive`: joins the cluster as a member without a database, and copies its transactions to an archive.
 
+use super::archive_status::ArchiveReport;
 use super::disk_space::{DiskSpace, FileError};
 use super::feed::{FILE_SEQNOS, FILES, Feed, SavedPosition};
 use super::member_feed::{Output, open_files, plan_of_reader, take_deliveries};
@@ -114,7 +115,8 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
     let position = saved.load()?;
     check_history(store.as_ref(), position, &plan.dir)?;
     let known = start.map(|start| start.resume.clock);
-    let mut copier = Copier::new(&args, &writer, (store, known_target), log.clone());
+    let report = Arc::new(ArchiveReport::new(store.name()));
+    let mut copier = Copier::new(&args, &writer, (store, known_target), log.clone(), report.clone());
     let space = Arc::new(DiskSpace::new(writer.library().dir().to_owned(), log.clone(), ON_FULL));
     let mut feed = Feed::new(writer, saved, space, args.gtid_domain_id);
     feed.keep_clocks(known, position)?;
@@ -127,13 +129,22 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
     let role = Role {
         front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
         position,
-        hooks: Hooks::default(),
+        hooks: hooks(report),
         take: move |node: &Node| {
             let mut copier = copier;
             take_deliveries(node, feed, &lines, &mut copier)
         },
     };
     log_member::run(&plan, log, &signals, role)
+}
+
+fn hooks(report: Arc<ArchiveReport>) -> Hooks {
+    let numbers = report.clone();
+    Hooks {
+        stats: Some(Arc::new(move || numbers.status().metrics())),
+        status: Some(Arc::new(move || serde_json::to_value(report.status()).unwrap_or_default())),
+        ..Hooks::default()
+    }
 }
 
 /// Where a new instance goes on, if the archive has transactions. Gets the archive's last file.
@@ -269,6 +280,7 @@ impl Copier {
         writer: &Writer,
         (store, known_target): (Box<dyn Store>, KnownTarget),
         log: Arc<MessageLog>,
+        report: Arc<ArchiveReport>,
     ) -> Copier {
         let shared = Arc::new(Shared::default());
         let worker = Worker {
@@ -277,6 +289,7 @@ impl Copier {
             known_target,
             library: writer.library().clone(),
             log,
+            report,
             interval: Duration::from_secs(args.interval),
             keep: args.keep,
         };
@@ -342,6 +355,7 @@ struct Worker {
     known_target: KnownTarget,
     library: Library,
     log: Arc<MessageLog>,
+    report: Arc<ArchiveReport>,
     interval: Duration,
     keep: Option<Duration>,
 }
@@ -359,13 +373,13 @@ impl Worker {
     }
 
     fn copy(self, head: Head) -> Result<(), String> {
-        let Worker { shared, store, known_target, library, log, interval, keep } = self;
+        let Worker { shared, store, known_target, library, log, report, interval, keep } = self;
         let target = store.name();
         let clocks = || Clocks::new(library.dir(), FILE_SEQNOS as u64);
         let mut archiver =
             Archiver::open(store, head.clone(), library.clone(), clocks()).map_err(|e| e.to_string())?;
         known_target.note(archiver.store())?;
-        let mut notices = Notices::new(log.clone(), target);
+        let mut notices = Notices::new(log.clone(), report, target);
         let mut expired_at: Option<Instant> = None;
         let mut copied: Option<Progress> = None;
         loop {
@@ -464,6 +478,7 @@ impl Shared {
 /// The lines about the archive's progress.
 struct Notices {
     log: Arc<MessageLog>,
+    report: Arc<ArchiveReport>,
     target: String,
     said: Option<Instant>,
     failing: Option<(Instant, Instant, Duration)>,
@@ -471,11 +486,12 @@ struct Notices {
 }
 
 impl Notices {
-    fn new(log: Arc<MessageLog>, target: String) -> Notices {
-        Notices { log, target, said: None, failing: None, is_behind: false }
+    fn new(log: Arc<MessageLog>, report: Arc<ArchiveReport>, target: String) -> Notices {
+        Notices { log, report, target, said: None, failing: None, is_behind: false }
     }
 
     fn done<S: Store>(&mut self, archiver: &Archiver<S>, head: &Head) {
+        self.report.on_done(head, archiver.end().map(|(.., complete)| complete));
         if let Some((since, ..)) = self.failing.take() {
             let text = format!(
                 "the archive in {} is written again, after {} s",
@@ -501,6 +517,7 @@ impl Notices {
     }
 
     fn behind(&mut self) {
+        self.report.on_behind();
         if !self.is_behind {
             self.is_behind = true;
             let text =
@@ -511,6 +528,7 @@ impl Notices {
 
     /// Returns how long to wait.
     fn failed(&mut self, why: &str) -> Duration {
+        self.report.on_failure(why);
         let now = Instant::now();
         let (since, said, pause) = self.failing.unwrap_or((now, now, Duration::ZERO));
         let is_first = self.failing.is_none();
@@ -568,7 +586,7 @@ mod tests {
         let store = DirStore::open(&dir.join("to"), true).unwrap();
         let args = ArchiveArgs { interval: 1, gtid_domain_id: 1, ..ArchiveArgs::default() };
         let target = (Box::new(store) as Box<dyn Store>, KnownTarget::in_dir(&dir));
-        let mut copier = Copier::new(&args, &writer, target, log.clone());
+        let mut copier = Copier::new(&args, &writer, target, log.clone(), Arc::default());
         let space = Arc::new(DiskSpace::new(dir.clone(), log, ON_FULL));
         let mut feed = Feed::new(writer, saved, space, 1);
         feed.keep_clocks(None, position).unwrap();

@@ -1,6 +1,7 @@
 //! `lockstep binlog`: the cluster's transactions as one MariaDB binlog, from a member without a database.
 
 mod archive;
+mod archive_status;
 mod disk_space;
 mod feed;
 mod ingest;
@@ -16,6 +17,7 @@ mod target;
 mod upstream;
 
 pub(crate) use archive::ArchiveArgs;
+pub(crate) use archive_status::ArchiveStatus;
 pub(crate) use ingest::IngestStatus;
 pub(crate) use options::ServeArgs;
 pub(crate) use report::{BinlogStatus, ConsumerStatus};
@@ -42,6 +44,13 @@ enum BinlogCommand {
     Restore(RestoreArgs),
     /// Copy the binlog of a plain MariaDB primary to a majority of members before a commit on it returns.
     Ingest(Box<ingest::IngestArgs>),
+}
+
+impl BinlogArgs {
+    /// Whether to print JSON.
+    pub(crate) fn wants_json(&self) -> bool {
+        matches!(&self.command, BinlogCommand::Restore(args) if args.wants_json())
+    }
 }
 
 #[cfg(test)]

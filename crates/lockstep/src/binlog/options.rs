@@ -14,7 +14,7 @@ const DEFAULT_DIR: &str = "/var/lib/lockstep/binlog";
 /// The default name of the member.
 const DEFAULT_NAME: &str = "binlog";
 /// The default of `--keep`.
-const DEFAULT_KEEP: u64 = 20 << 30;
+const DEFAULT_KEEP: Size = Size(20 << 30);
 /// The default of `--max-connections`.
 const DEFAULT_CONNECTIONS: usize = 512;
 
@@ -193,18 +193,14 @@ impl ServeArgs {
                 "--require-secure-transport needs a certificate: give --ssl-cert and --ssl-key".into()
             );
         }
-        let keep = args.keep.map_or(DEFAULT_KEEP, |Size(bytes)| bytes);
-        let keep_connected = args.keep_connected.map_or(keep.saturating_mul(2), |Size(bytes)| bytes);
-        if keep_connected < keep {
-            return Err("--keep-connected must not be smaller than --keep".into());
-        }
+        let retention = Retention::new(args.keep.unwrap_or(DEFAULT_KEEP), args.keep_connected)?;
         Ok(Config {
             plan,
             listen,
             accounts: args.accounts,
             upstream,
             domain: args.gtid_domain_id.unwrap_or(1),
-            retention: Retention { keep, keep_connected },
+            retention,
             max_connections: args.max_connections.unwrap_or(DEFAULT_CONNECTIONS),
             tls,
             require_tls: args.require_secure_transport,

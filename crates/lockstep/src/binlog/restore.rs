@@ -3,10 +3,12 @@
 use super::target::open_target;
 use clap::Args;
 use lockstep_binlog::Gtid as BinlogGtid;
-use lockstep_binlog::archive::{Head, Restored, Store, Target, clock_text, read_head, restore};
+use lockstep_binlog::archive::{Head, Mark, Restored, Store, Target, clock_text, read_head, restore};
+use lockstep_local::say;
 use lockstep_node::Until;
 use lockstep_node::core::{Gtid, Uuid};
 use lockstep_node::options::Options;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -36,6 +38,16 @@ pub(crate) struct RestoreArgs {
     /// Write the binlog files to this directory, which must have none.
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl RestoreArgs {
+    /// Whether to print JSON.
+    pub(super) fn wants_json(&self) -> bool {
+        self.json
+    }
 }
 
 pub(super) fn run(args: RestoreArgs) -> Result<ExitCode, String> {
@@ -52,8 +64,33 @@ pub(super) fn run(args: RestoreArgs) -> Result<ExitCode, String> {
     let restored = restore(store.as_ref(), after, to, &args.into, &mut |found| {
         eprintln!("{}: {} bytes, up to {}", found.file, found.bytes, clock_text(found.complete.clock));
     });
-    report(&restored.map_err(|e| e.to_string())?, &head, &args.into);
+    let restored = restored.map_err(|e| e.to_string())?;
+    match args.json {
+        true => say(&as_json(&restored, &head, &args.into).to_string()),
+        false => report(&restored, &head, &args.into),
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The result for programs.
+fn as_json(restored: &Restored, head: &Head, into: &Path) -> Value {
+    let mark =
+        |mark: Mark| json!({ "gtid": head.gtid(mark.seqno).to_string(), "time": clock_text(mark.clock) });
+    let failed = restored.failed.iter();
+    let failed = failed.map(|(seqno, code)| json!({ "gtid": head.gtid(*seqno).to_string(), "error": code }));
+    let by_hand = restored.by_hand.iter().map(
+        |of| json!({ "gtid": head.gtid(of.seqno).to_string(), "error": of.code, "statement": of.statement }),
+    );
+    json!({
+        "ok": true,
+        "transactions": restored.groups,
+        "last": restored.last.map(mark),
+        "left_out": restored.next.map(mark),
+        "complete": mark(restored.complete),
+        "files": restored.files.iter().map(|file| into.join(file).display().to_string()).collect::<Vec<_>>(),
+        "failed": failed.collect::<Vec<_>>(),
+        "by_hand": by_hand.collect::<Vec<_>>(),
+    })
 }
 
 fn report(restored: &Restored, head: &Head, into: &Path) {
@@ -178,6 +215,26 @@ mod tests {
             assert!(of(wrong).is_err(), "{wrong}");
         }
         assert!(position_of("2030-03-17 17:46:40", &head(), "here").is_err());
+    }
+
+    #[test]
+    fn result_is_json_with_gtids_and_times() {
+        let mark = |seqno| Mark { seqno, clock: 1_900_000_000_500_000 };
+        let restored = Restored {
+            files: vec!["bin.000001".into()],
+            groups: 7,
+            last: Some(mark(9)),
+            next: None,
+            complete: mark(12),
+            failed: vec![(8, 1051)],
+            by_hand: Vec::new(),
+        };
+        let found = as_json(&restored, &head(), Path::new("/into"));
+        let expected = json!({ "ok": true, "transactions": 7, "files": ["/into/bin.000001"], "left_out": null,
+            "last": { "gtid": "1-5-9", "time": clock_text(1_900_000_000_500_000) },
+            "complete": { "gtid": "1-5-12", "time": clock_text(1_900_000_000_500_000) },
+            "failed": [{ "gtid": "1-5-8", "error": 1051 }], "by_hand": [] });
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Removes old binlog files, on a thread of its own: the removal of a large file takes time.
 
+use crate::cfg::Size;
 use crate::log_member::MessageLog;
 use lockstep_binlog::Library;
 use lockstep_node::Level;
@@ -19,6 +20,20 @@ pub(super) struct Retention {
     pub(super) keep: u64,
     /// An older file is kept for a connected consumer, unless that is further behind than this.
     pub(super) keep_connected: u64,
+}
+
+impl Retention {
+    /// Of the options `--keep` and `--keep-connected`, whose default is twice the other one.
+    ///
+    /// # Errors
+    /// They contradict each other.
+    pub(super) fn new(Size(keep): Size, keep_connected: Option<Size>) -> Result<Retention, String> {
+        let keep_connected = keep_connected.map_or(keep.saturating_mul(2), |Size(bytes)| bytes);
+        if keep_connected < keep {
+            return Err("--keep-connected must not be smaller than --keep".into());
+        }
+        Ok(Retention { keep, keep_connected })
+    }
 }
 
 /// See the module's documentation. Dropping it ends the thread.

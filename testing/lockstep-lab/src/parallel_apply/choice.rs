@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::{Case, Side};
+use super::{Case, Family, Side};
 
 /// Cases by name. A part missing from the name matches any value: `lockstep-writeset` selects that side with all numbers
 /// of workers, and `10s-flush` selects all sides on ten schemas.
@@ -56,7 +56,7 @@ fn counted(text: &str, unit: char) -> (Option<u32>, &str) {
     }
 }
 
-/// The sides at the start of a name (one, all of ours, or all of MariaDB's), and the rest of the name.
+/// The sides at the start of a name (one, or all of a family), and the rest of the name.
 fn whose(text: &str) -> (Vec<Side>, &str) {
     let one = |side: Side| Some((side, behind(text, &side.name())?));
     // One name may begin as another does: the longer one is meant.
@@ -64,9 +64,9 @@ fn whose(text: &str) -> (Vec<Side>, &str) {
     if let Some((side, rest)) = longest {
         return (vec![side], rest);
     }
-    for ours in [true, false] {
-        if let Some(rest) = behind(text, Side::whose(ours)) {
-            return (Side::EACH.into_iter().filter(|side| side.is_ours() == ours).collect(), rest);
+    for family in Family::EACH {
+        if let Some(rest) = behind(text, family.name()) {
+            return (Side::EACH.into_iter().filter(|side| side.family() == family).collect(), rest);
         }
     }
     (Vec::new(), text)
@@ -84,7 +84,7 @@ impl FromStr for Choice {
             let sides: Vec<String> = Side::EACH.into_iter().map(Side::name).collect();
             return Err(format!(
                 "there is no such set-up; names are as lockstep-writeset-10w-10s-flush, and parts may be left out: who \
-                 (lockstep, mariadb, {}), with how many workers (10w), on how many schemas (10s, 1s), on what (flush, relaxed, \
+                 (lockstep, mariadb, served, {}), with how many workers (10w), on how many schemas (10s, 1s), on what (flush, relaxed, \
                  slow-disk)",
                 sides.join(", ")
             ));
@@ -137,14 +137,16 @@ mod tests {
         assert_eq!(count("lockstep-writeset"), 12);
         assert_eq!(sides("lockstep"), [Side::Serial, Side::Schema, Side::Writeset]);
         assert_eq!(sides("mariadb").len(), 6);
+        assert_eq!(sides("served"), [Side::ServedConservative, Side::ServedOptimistic]);
+        assert_eq!(sides("served-optimistic-10w"), [Side::ServedOptimistic]);
         // Not the one whose position is in a file: that has a name of its own.
         assert_eq!(sides("mariadb-conservative"), [Side::Conservative]);
         assert_eq!(sides("mariadb-none-file-0w"), [Side::MariaDbFile]);
         assert_eq!(sides("10w").len(), Side::EACH.len());
-        assert_eq!((count("10w"), count("1s"), count("10w-10s-relaxed")), (36, 27, 9));
+        assert_eq!((count("10w"), count("1s"), count("10w-10s-relaxed")), (44, 33, 11));
         assert_eq!((count("lockstep-10w-flush"), count("lockstep-10w")), (6, 12));
         assert_eq!(chosen("slow-disk"), chosen("flush-slow-disk"));
-        assert!(chosen("slow-disk").iter().all(|case| case.slow) && count("slow-disk") == 27);
+        assert!(chosen("slow-disk").iter().all(|case| case.slow) && count("slow-disk") == 33);
     }
 
     #[test]

@@ -40,11 +40,40 @@ pub enum Side {
     ConservativeFile,
     /// With `optimistic`: everything, and what conflicts again.
     Optimistic,
+    /// MariaDB's replica of a cluster of ours, by `lockstep binlog serve`: with `conservative`
+    ServedConservative,
+    /// and with `optimistic`.
+    ServedOptimistic,
+}
+
+/// The kinds of servers that apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// A member of ours.
+    Lockstep,
+    /// A replica of a MariaDB server.
+    MariaDb,
+    /// A replica of a cluster of ours.
+    Served,
+}
+
+impl Family {
+    /// All of them.
+    pub const EACH: [Family; 3] = [Family::Lockstep, Family::MariaDb, Family::Served];
+
+    /// How the names of its cases begin.
+    fn name(self) -> &'static str {
+        match self {
+            Family::Lockstep => "lockstep",
+            Family::MariaDb => "mariadb",
+            Family::Served => "served",
+        }
+    }
 }
 
 impl Side {
     /// All of them, ours between their rivals.
-    pub const EACH: [Side; 9] = [
+    pub const EACH: [Side; 11] = [
         Side::Serial,
         Side::MariaDb,
         Side::MariaDbFile,
@@ -53,12 +82,23 @@ impl Side {
         Side::Writeset,
         Side::Conservative,
         Side::ConservativeFile,
+        Side::ServedConservative,
         Side::Optimistic,
+        Side::ServedOptimistic,
     ];
+
+    /// Which kind of server applies.
+    pub fn family(self) -> Family {
+        match self {
+            Side::Serial | Side::Schema | Side::Writeset => Family::Lockstep,
+            Side::ServedConservative | Side::ServedOptimistic => Family::Served,
+            _ => Family::MariaDb,
+        }
+    }
 
     /// Whether it is a member of ours.
     pub fn is_ours(self) -> bool {
-        matches!(self, Side::Serial | Side::Schema | Side::Writeset)
+        self.family() == Family::Lockstep
     }
 
     /// Whether it is MariaDB's replica without workers.
@@ -83,17 +123,26 @@ impl Side {
             Side::MariaDbFile => "none-file",
             Side::ConservativeFile => "conservative-file",
             Side::Optimistic => "optimistic",
+            Side::ServedConservative => "served-conservative",
+            Side::ServedOptimistic => "served-optimistic",
         }
     }
 
-    /// Ours, or MariaDB's: how names begin.
-    fn whose(ours: bool) -> &'static str {
-        if ours { "lockstep" } else { "mariadb" }
+    /// `slave_parallel_mode` of a replica.
+    fn mode(self) -> &'static str {
+        match self {
+            Side::Minimal => "minimal",
+            Side::Optimistic | Side::ServedOptimistic => "optimistic",
+            _ => "conservative",
+        }
     }
 
     /// How the names of its cases begin.
     pub fn name(self) -> String {
-        format!("{}-{}", Side::whose(self.is_ours()), self.setting())
+        match self.family() {
+            Family::Served => self.setting().to_owned(),
+            family => format!("{}-{}", family.name(), self.setting()),
+        }
     }
 
     /// A short description.
@@ -103,6 +152,7 @@ impl Side {
             Side::MariaDbFile => "MariaDB, no workers, position in a file, too".into(),
             Side::ConservativeFile => "MariaDB conservative, position in a file, too".into(),
             side if side.is_ours() => format!("Lockstep {}", side.setting()),
+            side if side.family() == Family::Served => format!("MariaDB {}, fed by Lockstep", side.mode()),
             side => format!("MariaDB {}", side.setting()),
         }
     }
@@ -138,6 +188,8 @@ impl Case {
 pub struct Spec {
     /// Our provider's file.
     pub provider: PathBuf,
+    /// Our command, which feeds replicas; none: the one in the path.
+    pub lockstep: Option<PathBuf>,
     /// Rows of each table.
     pub rows: u32,
     /// Updates of each run,
@@ -187,12 +239,12 @@ pub fn check() -> Result<()> {
     Installation::find().map(drop)
 }
 
-/// The servers of both sides, which stay up from run to run: they are started by the first case that wants them.
+/// The servers of all sides, which stay up from run to run: they are started by the first case that wants them.
 #[derive(Debug)]
 pub struct ParallelApply {
     spec: Spec,
-    ours: Option<Rig>,
-    theirs: Option<Rig>,
+    /// By family.
+    rigs: [Option<Rig>; Family::EACH.len()],
     /// Of the updates, so that no two runs have the same rows in the same order.
     seed: u64,
 }
@@ -200,7 +252,7 @@ pub struct ParallelApply {
 impl ParallelApply {
     /// Nothing runs yet.
     pub fn new(spec: Spec) -> ParallelApply {
-        ParallelApply { spec, ours: None, theirs: None, seed: 1 }
+        ParallelApply { spec, rigs: [const { None }; Family::EACH.len()], seed: 1 }
     }
 
     /// Measures one case, and checks that the copy has the same rows in the end and that no update is missing.
@@ -214,7 +266,7 @@ impl ParallelApply {
     }
 
     fn rig_of(&mut self, case: &Case) -> &mut Option<Rig> {
-        if case.side.is_ours() { &mut self.ours } else { &mut self.theirs }
+        &mut self.rigs[case.side.family() as usize]
     }
 
     fn measure(&mut self, case: &Case) -> Result<Run> {
@@ -223,7 +275,7 @@ impl ParallelApply {
         }
         let spec = self.spec.clone();
         if self.rig_of(case).is_none() {
-            let rig = Rig::start(case.side.is_ours(), &spec)?;
+            let rig = Rig::start(case.side.family(), &spec)?;
             *self.rig_of(case) = Some(rig);
         }
         self.seed += 1;

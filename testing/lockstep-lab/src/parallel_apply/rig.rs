@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use lockstep_local::{Client, Disk, LocalError, Result, Server};
 
 use super::load::schema;
-use super::{Case, SCHEMAS, Side, Spec, follow};
-use crate::catch_up::{applied, no_number, written};
+use super::{Case, Family, SCHEMAS, Spec, follow};
+use crate::binlog_member::BinlogMember;
+use crate::catch_up::{applied, last_of, no_number, written};
 use crate::cluster::{Cluster, ClusterSpec};
 use crate::far;
-use crate::replica::{BinlogPlace, Plain, admit_replica, replicate_from, replicates};
+use crate::replica::{BinlogPlace, Plain, admit_replica, replicate_from, replicate_from_port, replicates};
 use crate::slow_disk::SlowDisk;
 
 /// For a replica to connect, to have everything, or to apply it.
@@ -44,13 +45,35 @@ pub(super) struct Rig {
 enum Kind {
     Lockstep(Cluster),
     MariaDb(Plain),
+    Served(Box<Served>),
+}
+
+/// A member of ours, a replica of MariaDB's, and between them `lockstep binlog serve`.
+#[derive(Debug)]
+struct Served {
+    // Before the servers' folder.
+    _member: BinlogMember,
+    /// Kept for their folder.
+    _cluster: Cluster,
+    _plain: Plain,
+    /// The writer and the copy.
+    servers: Vec<Server>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.servers.iter_mut().for_each(Server::kill);
+    }
 }
 
 impl Rig {
     /// Starts both, with the tables filled.
-    pub(super) fn start(ours: bool, spec: &Spec) -> Result<Rig> {
-        let kind =
-            if ours { Kind::Lockstep(start_cluster(spec)?) } else { Kind::MariaDb(start_plain(spec)?) };
+    pub(super) fn start(family: Family, spec: &Spec) -> Result<Rig> {
+        let kind = match family {
+            Family::Lockstep => Kind::Lockstep(start_cluster(2, spec)?),
+            Family::MariaDb => Kind::MariaDb(start_plain(spec)?),
+            Family::Served => Kind::Served(Box::new(start_served(spec)?)),
+        };
         let mut rig = Rig { kind, disk: SlowDisk::new(), set: Vec::new(), from: 0 };
         rig.fill(spec.rows)?;
         Ok(rig)
@@ -60,6 +83,7 @@ impl Rig {
         match &self.kind {
             Kind::Lockstep(cluster) => &cluster.servers,
             Kind::MariaDb(plain) => &plain.servers,
+            Kind::Served(served) => &served.servers,
         }
     }
 
@@ -68,7 +92,7 @@ impl Rig {
     pub(super) fn gather(&self, on: bool) -> Result<()> {
         let (count, usec) = if on { (GROUP_COUNT, GROUP_WAIT_US) } else { (0, 0) };
         match &self.kind {
-            Kind::Lockstep(_) => Ok(()),
+            Kind::Lockstep(_) | Kind::Served(_) => Ok(()),
             Kind::MariaDb(_) => self.writer().client()?.run(&[
                 &format!("SET GLOBAL binlog_commit_wait_count={count}"),
                 &format!("SET GLOBAL binlog_commit_wait_usec={usec}"),
@@ -78,7 +102,7 @@ impl Rig {
 
     /// Commits of the primary's binlog so far, and the groups that they were made in; none of ours, which has neither.
     pub(super) fn groups(&self) -> Result<Option<(u64, u64)>> {
-        if let Kind::Lockstep(_) = self.kind {
+        if !matches!(self.kind, Kind::MariaDb(_)) {
             return Ok(None);
         }
         let mut client = self.writer().client()?;
@@ -99,6 +123,7 @@ impl Rig {
         match &mut self.kind {
             Kind::Lockstep(cluster) => &mut cluster.servers[1],
             Kind::MariaDb(plain) => &mut plain.servers[1],
+            Kind::Served(served) => &mut served.servers[1],
         }
     }
 
@@ -152,11 +177,8 @@ impl Rig {
                 format!("SET GLOBAL wsrep_provider_options='apply.order={}'", case.side.setting()),
                 format!("SET GLOBAL wsrep_slave_threads={}", case.workers.max(1)),
             ],
-            Kind::MariaDb(_) => {
-                let mode = match case.side {
-                    Side::Minimal | Side::Optimistic => case.side.setting(),
-                    _ => "conservative",
-                };
+            Kind::MariaDb(_) | Kind::Served(_) => {
+                let mode = case.side.mode();
                 let workers = if case.side.is_single() { 0 } else { case.workers };
                 let gtid = if case.side.has_file() { "no" } else { "slave_pos" };
                 vec![
@@ -173,7 +195,7 @@ impl Rig {
         self.set.iter().try_for_each(|sql| client.query(sql).map(|_| ()))?;
         match self.kind {
             Kind::Lockstep(_) => self.wait_for_appliers(case.workers.max(1)),
-            Kind::MariaDb(_) => self.wait_for_replica(),
+            Kind::MariaDb(_) | Kind::Served(_) => self.wait_for_replica(),
         }
     }
 
@@ -226,7 +248,7 @@ impl Rig {
         let mut client = self.copy().client()?;
         client.query(match self.kind {
             Kind::Lockstep(_) => "SET GLOBAL wsrep_provider_options='apply.paused=yes'",
-            Kind::MariaDb(_) => "STOP SLAVE SQL_THREAD",
+            Kind::MariaDb(_) | Kind::Served(_) => "STOP SLAVE SQL_THREAD",
         })?;
         self.from = self.position(&mut client)?;
         Ok(())
@@ -235,9 +257,21 @@ impl Rig {
     /// Waits until the copy has received everything; an error if it has applied something of it.
     pub(super) fn has_received(&self) -> Result<()> {
         let mut client = self.copy().client()?;
-        if let Kind::MariaDb(_) = self.kind {
-            let due = BinlogPlace::written_by(self.writer())?;
-            self.wait("does not receive everything", || Ok(BinlogPlace::received_by(self.copy())? >= due))?;
+        match self.kind {
+            Kind::Lockstep(_) => {}
+            Kind::MariaDb(_) => {
+                let due = BinlogPlace::written_by(self.writer())?;
+                self.wait("does not receive everything", || {
+                    Ok(BinlogPlace::received_by(self.copy())? >= due)
+                })?;
+            }
+            Kind::Served(_) => {
+                let due = self.due()?;
+                self.wait("does not receive everything", || {
+                    let answer = self.copy().query("SHOW SLAVE STATUS")?;
+                    Ok(last_of(answer.column("Gtid_IO_Pos")?)? >= due)
+                })?;
+            }
         }
         // A commit of ours has been kept by both members, for two are a majority of two.
         match self.position(&mut client)? {
@@ -277,7 +311,7 @@ impl Rig {
         let began = Instant::now();
         client.query(match self.kind {
             Kind::Lockstep(_) => "SET GLOBAL wsrep_provider_options='apply.paused=no'",
-            Kind::MariaDb(_) => "START SLAVE SQL_THREAD",
+            Kind::MariaDb(_) | Kind::Served(_) => "START SLAVE SQL_THREAD",
         })?;
         let from = self.from;
         follow(due - from, APPLY_TIMEOUT, began, || Ok(self.position(&mut other)?.saturating_sub(from)))
@@ -294,7 +328,7 @@ impl Rig {
         };
         let retried = match self.kind {
             Kind::Lockstep(_) => 0,
-            Kind::MariaDb(_) => {
+            Kind::MariaDb(_) | Kind::Served(_) => {
                 let retried = self.copy().client()?.status("Slave_retried_transactions")?;
                 retried.parse().map_err(|_| no_number())?
             }
@@ -327,6 +361,10 @@ impl Rig {
         let server = client.value("SELECT VERSION()")?;
         Ok(match self.kind {
             Kind::MariaDb(_) => server,
+            Kind::Served(_) => {
+                let provider = self.writer().client()?.status("wsrep_provider_version")?;
+                format!("{server}, Lockstep {provider}")
+            }
             Kind::Lockstep(_) => format!("{server}, Lockstep {}", client.status("wsrep_provider_version")?),
         })
     }
@@ -347,10 +385,10 @@ impl Rig {
     }
 }
 
-/// Two members: a commit waits until both have it.
-fn start_cluster(spec: &Spec) -> Result<Cluster> {
+/// Of two members, a commit waits until both have it.
+fn start_cluster(members: usize, spec: &Spec) -> Result<Cluster> {
     let mut cluster = ClusterSpec::new(&spec.provider);
-    cluster.members = 2;
+    cluster.members = members;
     // A copy that is held back for a while is no reason to leave it out.
     cluster.provider_options = vec![("commit.policy".into(), "quorum".into())];
     cluster.extra = COMMON.map(str::to_owned).to_vec();
@@ -367,28 +405,48 @@ fn start_cluster(spec: &Spec) -> Result<Cluster> {
 /// next group), and a replica without a binlog, which is faster.
 fn start_plain(spec: &Spec) -> Result<Plain> {
     let mut plain = Plain::new()?;
-    for (name, number) in [("n1", 1), ("n2", 2)] {
-        let mut server = plain.bench.server(name, number)?;
-        server.config.extra = COMMON.map(str::to_owned).to_vec();
-        server.config.log_bin = number == 1;
-        server.config.extra.extend(match number {
-            1 => [
-                "innodb_flush_log_at_trx_commit=0".into(),
-                "sync_binlog=1".into(),
-                format!("max_connections={}", spec.connections + 50),
-            ],
-            _ => [
-                "innodb_flush_log_at_trx_commit=1".into(),
-                // More than that its workers need not wait for the reader of the relay log.
-                "slave_parallel_max_queued=16M".into(),
-                "relay_log=relay".into(),
-            ],
-        });
-        plain.servers.push(server);
-    }
+    let mut primary = plain.bench.server("n1", 1)?;
+    primary.config.log_bin = true;
+    primary.config.extra = COMMON.map(str::to_owned).to_vec();
+    primary.config.extra.extend([
+        "innodb_flush_log_at_trx_commit=0".into(),
+        "sync_binlog=1".into(),
+        format!("max_connections={}", spec.connections + 50),
+    ]);
+    let replica = replica_in(&plain)?;
+    plain.servers.extend([primary, replica]);
     plain.start()?;
     let (writer, copy) = (&plain.servers[0], &plain.servers[1]);
     admit_replica(writer)?;
     replicate_from(writer, "127.0.0.1", copy)?;
     Ok(plain)
+}
+
+/// A replica, not started.
+fn replica_in(plain: &Plain) -> Result<Server> {
+    let mut server = plain.bench.server("n2", 2)?;
+    server.config.extra = COMMON.map(str::to_owned).to_vec();
+    server.config.extra.extend([
+        "innodb_flush_log_at_trx_commit=1".into(),
+        // More than that its workers need not wait for the reader of the relay log.
+        "slave_parallel_max_queued=16M".into(),
+        "relay_log=relay".into(),
+    ]);
+    Ok(server)
+}
+
+/// One member: who applies elsewhere is the replica.
+fn start_served(spec: &Spec) -> Result<Served> {
+    let mut cluster = start_cluster(1, spec)?;
+    let mut member = BinlogMember::serve(&cluster, "binlog", None, spec.lockstep.as_deref())?;
+    member.start()?;
+    member.wait_ready()?;
+    let mut plain = Plain::new()?;
+    let replica = replica_in(&plain)?;
+    plain.servers.push(replica);
+    plain.start()?;
+    let servers = vec![cluster.servers.remove(0), plain.servers.remove(0)];
+    let served = Served { _member: member, _cluster: cluster, _plain: plain, servers };
+    replicate_from_port(&served._member.host, served._member.port, &served.servers[1])?;
+    Ok(served)
 }

@@ -17,8 +17,8 @@ use lockstep_local::{Installation, LocalError, Result};
 use rig::Rig;
 pub use setup::Setup;
 
-/// Members in the near zone; the far zone has a single member.
-const NEAR_MEMBERS: usize = 3;
+/// Places in the near zone and in the far one.
+const PLACES: [usize; 2] = [4, 2];
 
 /// Inserts of a single connection before those that are measured: a server that has just begun is slow.
 pub const WARM_UP: u32 = 200;
@@ -32,7 +32,7 @@ pub struct Spec {
     pub provider: PathBuf,
     /// Galera's library.
     pub galera: PathBuf,
-    /// Our command, which is the arbitrator; none: the one in the path.
+    /// Our command, which is the arbitrator and the log members; none: the one in the path.
     pub lockstep: Option<PathBuf>,
     /// From the near zone to the far one and back.
     pub round_trip: Duration,
@@ -79,7 +79,7 @@ pub fn warm_up(spec: &Spec) -> Result<()> {
 /// nobody may have fallen back to less than was asked for. Everything is gone when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     // The distance comes when all are there: rsync copies the database folder by folder, many round trips for each.
-    let mut wan = Wan::new(&[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
+    let mut wan = Wan::new(&PLACES, &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
     let mut rig = Rig::start(setup, spec, &wan)?;
     let round_trip = wan.set_round_trip(NEAR, FAR, spec.round_trip)?;
     rig.writer().client()?.run(&[

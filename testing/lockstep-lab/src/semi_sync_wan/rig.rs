@@ -6,9 +6,10 @@ use lockstep_local::{LocalError, Result, Server};
 
 use super::{Setup, Spec};
 use crate::arbitrator::Arbitrator;
+use crate::binlog_member::BinlogMember;
 use crate::cluster::{Cluster, Place};
 use crate::far::{self, GALERA_FAR, NEAR, start_cluster};
-use crate::replica::{Plain, check_semi_sync, replicate};
+use crate::replica::{Plain, acknowledge, check_semi_sync, replicate, wait_for_log_members};
 use crate::wan::Wan;
 
 /// As in the post, InnoDB's log is written and flushed once a second; and all connections may come.
@@ -21,6 +22,7 @@ pub(super) struct Rig {
     setup: Setup,
     // Before the servers' folder, in which its files are.
     arbitrator: Option<Arbitrator>,
+    log_members: Vec<BinlogMember>,
     servers: Servers,
 }
 
@@ -44,10 +46,20 @@ impl Rig {
             }
             _ => Servers::Plain(start_plain(setup, wan)?),
         };
-        let mut rig = Rig { setup, arbitrator: None, servers };
+        let mut rig = Rig { setup, arbitrator: None, log_members: Vec::new(), servers };
         match &mut rig.servers {
             Servers::Plain(plain) if plain.servers.len() > 1 => {
-                replicate(plain, &wan.host(NEAR, 0), setup == Setup::MariadbSemiSync, TIMEOUT)?;
+                replicate(plain, &wan.host(NEAR, 0), setup.is_stock_semi_sync(), TIMEOUT)?;
+            }
+            Servers::Plain(plain) if setup.is_ingested() => {
+                let place = |(zone, at): &(usize, usize)| {
+                    Some(Place { host: wan.host(*zone, *at), namespace: wan.namespace(*zone, *at) })
+                };
+                let (places, writer) = (setup.log_places().iter().map(place).collect(), &plain.servers[0]);
+                let lockstep = spec.lockstep.as_deref();
+                let members =
+                    || BinlogMember::ingest(&plain.bench, places, writer, &wan.host(NEAR, 0), lockstep);
+                rig.log_members = acknowledge(writer, members, TIMEOUT)?;
             }
             Servers::Cluster(cluster) if setup == Setup::SemiSyncArbitrator => {
                 let place = Place { host: wan.host(NEAR, 1), namespace: wan.namespace(NEAR, 1) };
@@ -74,7 +86,9 @@ impl Rig {
     }
 
     pub(super) fn configurations(&self) -> Result<Vec<(String, String)>> {
-        far::configurations(self.servers())
+        let mut all = far::configurations(self.servers())?;
+        all.extend(self.log_members.iter().map(|member| (member.name().to_owned(), member.command())));
+        Ok(all)
     }
 
     pub(super) fn version(&self) -> Result<String> {
@@ -83,7 +97,8 @@ impl Rig {
 
     /// Waits until every server answers `sql` so.
     pub(super) fn wait_for_copies(&self, sql: &str, due: &str) -> Result<()> {
-        far::wait_for_copies(self.servers(), TIMEOUT, sql, due)
+        far::wait_for_copies(self.servers(), TIMEOUT, sql, due)?;
+        wait_for_log_members(self.writer(), &self.log_members, TIMEOUT)
     }
 
     /// Semi-synchronous replication falls back to asynchronous without telling the client: then it is no such run. At
@@ -92,8 +107,11 @@ impl Rig {
         if self.arbitrator.as_mut().is_some_and(|arbitrator| !arbitrator.is_running()) {
             return Err(LocalError::Value("the arbitrator has ended".into()));
         }
+        if self.log_members.iter_mut().any(|member| !member.is_running()) {
+            return Err(LocalError::Value("a log member has ended".into()));
+        }
         let prefix = match (self.setup, self.setup.policy()) {
-            (Setup::MariadbSemiSync, _) => "Rpl_semi_sync_master",
+            (setup, _) if setup.is_stock_semi_sync() || setup.is_ingested() => "Rpl_semi_sync_master",
             (_, Some("semisync")) => "wsrep_semi_sync",
             _ => return Ok(()),
         };
@@ -105,7 +123,12 @@ fn start_plain(setup: Setup, wan: &Wan) -> Result<Plain> {
     let mut plain = Plain::new()?;
     for (zone, at) in setup.places() {
         let number = plain.servers.len() as u32 + 1;
-        let mut server = plain.bench.server(if *zone == NEAR { "near" } else { "far" }, number)?;
+        let name = match (*zone, number) {
+            (NEAR, 1) => "near",
+            (NEAR, _) => "near2",
+            _ => "far",
+        };
+        let mut server = plain.bench.server(name, number)?;
         // A replica is faster without.
         server.config.log_bin = number == 1;
         server.config.namespace = Some(wan.namespace(*zone, *at));

@@ -11,6 +11,15 @@ pub enum Setup {
     MariadbAsync,
     /// MariaDB's semi-synchronous replication to a far replica.
     MariadbSemiSync,
+    /// MariaDB's semi-synchronous replication to a near replica.
+    MariadbSemiSyncNear,
+    /// MariaDB's semi-synchronous replication to three log members (`lockstep binlog ingest`), all of them near: a commit waits
+    /// until a majority has it on disk.
+    IngestNear,
+    /// The same, and one of the three is far: a commit waits for a near majority.
+    IngestMajority,
+    /// The same, and two of the three are far: a commit waits for one of these.
+    IngestFar,
     /// Three members on Galera's library, one of them far.
     Galera,
     /// Three members on Lockstep, all of them near: the reference without a distance.
@@ -35,14 +44,18 @@ pub enum Setup {
 
 impl Setup {
     /// All of them, ours beside their rivals; and that against which all others are compared in the middle.
-    pub const EACH: [Setup; 12] = [
+    pub const EACH: [Setup; 16] = [
         Setup::MariadbAsync,
         Setup::Async,
         Setup::MariadbSemiSync,
+        Setup::IngestFar,
         Setup::SemiSync,
         Setup::SemiSyncTwo,
         Setup::SemiSyncTwoReceive,
         Setup::Alone,
+        Setup::IngestMajority,
+        Setup::IngestNear,
+        Setup::MariadbSemiSyncNear,
         Setup::SemiSyncArbitrator,
         Setup::Galera,
         Setup::Quorum,
@@ -56,6 +69,10 @@ impl Setup {
             Setup::Alone => "alone",
             Setup::MariadbAsync => "mariadb-async",
             Setup::MariadbSemiSync => "mariadb-semi-sync",
+            Setup::MariadbSemiSyncNear => "mariadb-semi-sync-near",
+            Setup::IngestNear => "ingest-near",
+            Setup::IngestMajority => "ingest-majority",
+            Setup::IngestFar => "ingest-far",
             Setup::Galera => "galera",
             Setup::QuorumNear => "lockstep-quorum-near",
             Setup::Async => "lockstep-async",
@@ -79,6 +96,10 @@ impl Setup {
             Setup::Alone => "one server, no replica",
             Setup::MariadbAsync => "MariaDB async, replica far",
             Setup::MariadbSemiSync => "MariaDB semi-sync, replica far",
+            Setup::MariadbSemiSyncNear => "MariaDB semi-sync, replica near",
+            Setup::IngestNear => "MariaDB, three log members near",
+            Setup::IngestMajority => "MariaDB, three log members, one far",
+            Setup::IngestFar => "MariaDB, three log members, two far",
             Setup::Galera => "Galera, two near, one far",
             Setup::QuorumNear => "Lockstep quorum, three near",
             Setup::Async => "Lockstep async, two near, one far",
@@ -94,12 +115,32 @@ impl Setup {
     /// Whether each commit waits for the far member, so that a connection inserts a row per round trip.
     pub fn waits_for_far(self) -> bool {
         use Setup::*;
-        matches!(self, MariadbSemiSync | Galera | All | SemiSyncTwo | SemiSyncTwoReceive)
+        matches!(self, MariadbSemiSync | IngestFar | Galera | All | SemiSyncTwo | SemiSyncTwoReceive)
     }
 
     /// Whether a copy is far.
     pub fn has_far_copy(self) -> bool {
-        !matches!(self, Setup::Alone | Setup::QuorumNear)
+        !matches!(self, Setup::Alone | Setup::QuorumNear | Setup::MariadbSemiSyncNear | Setup::IngestNear)
+    }
+
+    /// Whether a replica of MariaDB's acknowledges.
+    pub fn is_stock_semi_sync(self) -> bool {
+        matches!(self, Setup::MariadbSemiSync | Setup::MariadbSemiSyncNear)
+    }
+
+    /// Whether our log members acknowledge what a MariaDB server commits.
+    pub fn is_ingested(self) -> bool {
+        !self.log_places().is_empty()
+    }
+
+    /// The zone and the place in it of each log member; the first one reads the server's binlog.
+    pub(super) fn log_places(self) -> &'static [(usize, usize)] {
+        match self {
+            Setup::IngestNear => &[(NEAR, 1), (NEAR, 2), (NEAR, 3)],
+            Setup::IngestMajority => &[(NEAR, 1), (NEAR, 2), (FAR, 0)],
+            Setup::IngestFar => &[(NEAR, 1), (FAR, 0), (FAR, 1)],
+            _ => &[],
+        }
     }
 
     /// Whether it is on this project's provider.
@@ -110,7 +151,14 @@ impl Setup {
     /// Its `commit.policy`, if it is ours.
     pub fn policy(self) -> Option<&'static str> {
         match self {
-            Setup::Alone | Setup::MariadbAsync | Setup::MariadbSemiSync | Setup::Galera => None,
+            Setup::Alone
+            | Setup::MariadbAsync
+            | Setup::MariadbSemiSync
+            | Setup::MariadbSemiSyncNear
+            | Setup::IngestNear
+            | Setup::IngestMajority
+            | Setup::IngestFar
+            | Setup::Galera => None,
             Setup::Async => Some("async"),
             Setup::SemiSync | Setup::SemiSyncTwo | Setup::SemiSyncTwoReceive | Setup::SemiSyncArbitrator => {
                 Some("semisync")
@@ -123,7 +171,8 @@ impl Setup {
     /// The zone and the place in it of each server; the client writes to the first.
     pub(super) fn places(self) -> &'static [(usize, usize)] {
         match self {
-            Setup::Alone => &[(NEAR, 0)],
+            Setup::Alone | Setup::IngestNear | Setup::IngestMajority | Setup::IngestFar => &[(NEAR, 0)],
+            Setup::MariadbSemiSyncNear => &[(NEAR, 0), (NEAR, 1)],
             Setup::QuorumNear => &[(NEAR, 0), (NEAR, 1), (NEAR, 2)],
             Setup::MariadbAsync
             | Setup::MariadbSemiSync
@@ -146,7 +195,8 @@ mod tests {
         for setup in Setup::EACH {
             assert_eq!(Setup::of_name(setup.name()), Some(setup));
             assert_eq!(Setup::EACH.into_iter().filter(|other| other.what() == setup.what()).count(), 1);
-            assert_eq!(setup.has_far_copy(), setup.places().iter().any(|(zone, _)| *zone == FAR));
+            let mut places = setup.places().iter().chain(setup.log_places());
+            assert_eq!(setup.has_far_copy(), places.any(|(zone, _)| *zone == FAR));
             assert_eq!(setup.is_ours(), setup.name().starts_with("lockstep-"));
         }
         assert_eq!(Setup::of_name("else"), None);

@@ -42,6 +42,8 @@ pub struct Spec {
     pub floor: PathBuf,
     /// Galera's library.
     pub galera: PathBuf,
+    /// Our command, which is the log members; none: the one in the path.
+    pub lockstep: Option<PathBuf>,
     /// Tables of sysbench's, and the rows of each.
     pub tables: u32,
     /// See `tables`.

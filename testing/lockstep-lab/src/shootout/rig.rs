@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use lockstep_local::{Disk, Installation, Result, Server, run_to_end};
 
-use super::setup::{FileSystem, Kind, Setup};
+use super::setup::{FileSystem, Kind, LOG_MEMBERS, Setup};
 use super::{FLOOR_TICK, Spec, names};
+use crate::binlog_member::BinlogMember;
 use crate::catch_up::catch_up;
 use crate::cluster::{Cluster, ClusterSpec, Place};
 use crate::far;
 use crate::mount::Mount;
 use crate::needs;
 use crate::netns::Network;
-use crate::replica::{Plain, check_semi_sync, replicate};
+use crate::replica::{Plain, acknowledge, check_semi_sync, replicate, wait_for_log_members};
 use crate::slow_disk::SlowDisk;
 
 /// For a replica to connect, or to have everything: it may be far behind.
@@ -24,6 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Running servers, the writer first; killed when dropped.
 pub(super) struct Rig {
     setup: Setup,
+    log_members: Vec<BinlogMember>,
     // Taken away before the folder in which they are.
     _mounts: Vec<Mount>,
     servers: Servers,
@@ -60,15 +62,18 @@ impl Servers {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        self.log_members.clear();
         self.servers.all_mut().iter_mut().for_each(Server::kill);
     }
 }
 
 impl Rig {
     pub(super) fn start(setup: Setup, spec: &Spec) -> Result<Rig> {
-        let network = Network::new(setup.servers())?;
+        let network = Network::new(setup.networks())?;
         let mut servers = match setup.kind {
-            Kind::Alone | Kind::SemiSync => Servers::Plain(prepare_plain(setup, spec, &network)?),
+            Kind::Alone | Kind::SemiSync | Kind::Ingest => {
+                Servers::Plain(prepare_plain(setup, spec, &network)?)
+            }
             Kind::Galera => Servers::Cluster(prepare_cluster(setup, spec, &spec.galera, &[], &network)?),
             Kind::Lockstep(policy) => {
                 let options = [("commit.policy", policy)];
@@ -88,13 +93,29 @@ impl Rig {
             });
             mounts.push(mount(server, setup.file_system, spec.disk, &install)?);
         }
-        let mut rig = Rig { setup, _mounts: mounts, servers, _network: network };
+        let mut rig = Rig { setup, log_members: Vec::new(), _mounts: mounts, servers, _network: network };
         match &mut rig.servers {
             Servers::Cluster(cluster) => cluster.bootstrap()?,
             Servers::Plain(plain) => plain.start()?,
         }
-        if let (Servers::Plain(plain), Kind::SemiSync) = (&rig.servers, setup.kind) {
-            replicate(plain, &rig._network.host(0), true, TIMEOUT)?;
+        let network = &rig._network;
+        match (&rig.servers, setup.kind) {
+            (Servers::Plain(plain), Kind::SemiSync) => replicate(plain, &network.host(0), true, TIMEOUT)?,
+            (Servers::Plain(plain), Kind::Ingest) => {
+                let place = |at| Some(Place { host: network.host(at), namespace: network.namespace(at) });
+                let (places, writer) = ((1..=LOG_MEMBERS).map(place).collect(), &plain.servers[0]);
+                // Together they have what a second server would have.
+                let processor = processors.get(1).or(processors.last()).copied();
+                let (bench, lockstep) = (&plain.bench, spec.lockstep.as_deref());
+                let members = || {
+                    let mut members =
+                        BinlogMember::ingest(bench, places, writer, &network.host(0), lockstep)?;
+                    members.iter_mut().for_each(|member| member.processor = processor);
+                    Ok(members)
+                };
+                rig.log_members = acknowledge(writer, members, TIMEOUT)?;
+            }
+            _ => {}
         }
         Ok(rig)
     }
@@ -114,6 +135,7 @@ impl Rig {
 
     /// Waits until every copy has everything, and answers `sql` as the writer does; how long the former took.
     pub(super) fn catch_up(&self, sql: &str) -> Result<Option<Duration>> {
+        wait_for_log_members(self.writer(), &self.log_members, TIMEOUT)?;
         catch_up(self.servers.all(), 1, TIMEOUT, sql)
     }
 
@@ -121,7 +143,9 @@ impl Rig {
     /// fewer transactions than these.
     pub(super) fn check_promise(&self, transactions: u64) -> Result<()> {
         match self.setup.kind {
-            Kind::SemiSync => check_semi_sync(self.writer(), "Rpl_semi_sync_master", transactions),
+            Kind::SemiSync | Kind::Ingest => {
+                check_semi_sync(self.writer(), "Rpl_semi_sync_master", transactions)
+            }
             Kind::Lockstep("semisync") => check_semi_sync(self.writer(), "wsrep_semi_sync", transactions),
             _ => Ok(()),
         }

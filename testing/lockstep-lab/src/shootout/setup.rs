@@ -2,6 +2,9 @@
 
 use FileSystem::{Ext4, Xfs};
 
+/// How many log members acknowledge.
+pub(super) const LOG_MEMBERS: usize = 3;
+
 /// The copies of the single writer's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -9,6 +12,8 @@ pub enum Kind {
     Alone,
     /// A replica, by MariaDB's semi-synchronous replication.
     SemiSync,
+    /// Three log members (`lockstep binlog ingest`), which keep the binlog and acknowledge it: they have no database.
+    Ingest,
     /// A second member of a cluster on Galera's library.
     Galera,
     /// A second member of a cluster on Lockstep, with this `commit.policy`.
@@ -21,7 +26,7 @@ pub enum Kind {
 impl Kind {
     /// Whether a second server has what the writer writes.
     pub fn is_copied(self) -> bool {
-        !matches!(self, Kind::Alone | Kind::Floor)
+        !matches!(self, Kind::Alone | Kind::Floor | Kind::Ingest)
     }
 }
 
@@ -110,6 +115,7 @@ const TURNS: [&str; Setup::EACH.len()] = [
     "xfs-binlog-0",
     "xfs-innodb-0",
     "mariadb-semi-sync",
+    "mariadb-ingest",
     "lockstep-semisync-innodb-0",
     "mariadb-semi-sync-innodb-0",
     "no-binlog-innodb-0",
@@ -125,7 +131,7 @@ const TURNS: [&str; Setup::EACH.len()] = [
 
 impl Setup {
     /// All of them, as tables list them.
-    pub const EACH: [Setup; 22] = [
+    pub const EACH: [Setup; 23] = [
         alone("ext4-small-pool", "one server, ext4, small pool", Ext4, false),
         alone("ext4", "one server, ext4", Ext4, true),
         alone("xfs-small-pool", "one server, XFS, small pool", Xfs, false),
@@ -158,6 +164,7 @@ impl Setup {
             false,
             Some(false),
         ),
+        of("mariadb-ingest", "MariaDB, three log members", Kind::Ingest, true, Some(true)),
         of("galera", "Galera", Kind::Galera, true, None),
         of("galera-innodb-0", "Galera, InnoDB 0", Kind::Galera, false, None),
         of("lockstep-semisync", "Lockstep semisync", Kind::Lockstep("semisync"), true, None),
@@ -192,6 +199,11 @@ impl Setup {
     /// How many servers it has.
     pub fn servers(self) -> usize {
         if self.kind.is_copied() { 2 } else { 1 }
+    }
+
+    /// How many networks its servers and log members need.
+    pub(super) fn networks(self) -> usize {
+        if self.kind == Kind::Ingest { 1 + LOG_MEMBERS } else { self.servers() }
     }
 
     /// Further lines of each server's `[mysqld]`; the pools are sizes in MiB, the smaller first.

@@ -13,11 +13,11 @@ use crate::disk::Tmpfs;
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, streaming_spec};
 
 /// A running `lockstep binlog serve`; killed when it is dropped.
-struct Instance {
+pub(crate) struct Instance {
     child: Option<Child>,
     dir: PathBuf,
     /// The port for members, and the one for replicas.
-    ports: (u16, u16),
+    pub(crate) ports: (u16, u16),
     members: String,
     name: String,
     /// Lines of its configuration file.
@@ -25,7 +25,7 @@ struct Instance {
 }
 
 impl Instance {
-    fn new(cluster: &Cluster, name: &str) -> Result<Instance, LocalError> {
+    pub(crate) fn new(cluster: &Cluster, name: &str) -> Result<Instance, LocalError> {
         let dir = cluster.bench().dir().join(name);
         let members = cluster.servers.iter().filter_map(|s| s.config.wsrep.as_ref());
         let members: Vec<String> = members.map(|wsrep| wsrep.peer_address()).collect();
@@ -94,7 +94,7 @@ impl Instance {
     }
 
     /// Starts it, and waits until replicas may connect.
-    fn start(&mut self) -> Test {
+    pub(crate) fn start(&mut self) -> Test {
         let cfg = self.dir.join("binlog.cnf");
         std::fs::write(&cfg, self.settings.join("\n")).map_err(LocalError::io("write options"))?;
         let log = std::fs::File::options().create(true).append(true).open(self.dir.join("messages"));
@@ -116,7 +116,7 @@ impl Instance {
             .map_err(|error| LocalError::Value(format!("{error}\n{}", self.lines())))
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();

@@ -71,10 +71,45 @@ struct Lab {
     members: Vec<Member>,
 }
 
+/// What a primary needs so that it waits for the members.
+const SEMI_SYNC: [&str; 4] = [
+    "SET GLOBAL rpl_semi_sync_master_wait_point='AFTER_SYNC'",
+    "SET GLOBAL rpl_semi_sync_master_wait_no_slave=ON",
+    "SET GLOBAL rpl_semi_sync_master_timeout=3600000",
+    "SET GLOBAL rpl_semi_sync_master_enabled=ON",
+];
+
+/// Makes a certificate for the primary, which its account may read. Returns the lines of its option file, and the authority.
+fn certificate(bench: &Bench) -> Result<(Vec<String>, PathBuf), LocalError> {
+    let dir = bench.dir().join("tls");
+    let made = Command::new(built("lockstep"))
+        .args(["cert", "--name", "primary", "--san", "127.0.0.1", "--dir"])
+        .arg(&dir)
+        .output()
+        .map_err(LocalError::io("run lockstep cert"))?;
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for file in ["primary-cert.pem", "primary-key.pem", "ca.pem"] {
+        bench.installation().give(&dir.join(file))?;
+    }
+    bench.installation().give(&dir)?;
+    let lines = vec![
+        format!("ssl_cert={}", dir.join("primary-cert.pem").display()),
+        format!("ssl_key={}", dir.join("primary-key.pem").display()),
+        "require_secure_transport=ON".into(),
+    ];
+    Ok((lines, dir.join("ca.pem")))
+}
+
 impl Lab {
     fn start() -> Result<Lab, LocalError> {
+        Lab::start_with(false, &[])
+    }
+
+    /// With TLS between primary and members, or without; and with these options of the members.
+    fn start_with(tls: bool, options: &[&str]) -> Result<Lab, LocalError> {
         let bench = Bench::new()?;
         let mut primary = bench.server("primary", 11)?;
+        let tls = if tls { Some(certificate(&bench)?) } else { None };
         primary.config.extra = vec![
             "log_bin=bin".into(),
             "binlog_checksum=CRC32".into(),
@@ -85,6 +120,7 @@ impl Lab {
             "rpl_semi_sync_master_wait_no_slave=ON".into(),
             "rpl_semi_sync_master_timeout=3600000".into(),
         ];
+        primary.config.extra.extend(tls.iter().flat_map(|(lines, _)| lines.clone()));
         bench.fresh_data(&primary.config)?;
         primary.start(&[])?;
         // Nobody acknowledges these yet.
@@ -124,7 +160,10 @@ impl Lab {
                 format!("--accounts={}", dir.join("accounts").display()),
                 format!("--dir={}", dir.display()),
             ];
-            members.push(Member { child: None, dir, ports: *own, args: args.to_vec() });
+            let mut args = args.to_vec();
+            args.extend(options.iter().map(|option| (*option).to_owned()));
+            args.extend(tls.iter().map(|(_, authority)| format!("--ssl-ca={}", authority.display())));
+            members.push(Member { child: None, dir, ports: *own, args });
         }
         let mut lab = Lab { bench, primary, members };
         for (number, member) in lab.members.iter_mut().enumerate() {
@@ -140,6 +179,17 @@ impl Lab {
     fn explain(&self, error: &LocalError) -> LocalError {
         let lines: Vec<String> = self.members.iter().map(Member::lines).collect();
         LocalError::Value(format!("{error}\n{}", lines.join("\n--\n")))
+    }
+
+    /// Restarts all members with another primary, at this port.
+    fn read_from(&mut self, port: u16) -> Test {
+        for member in &mut self.members {
+            member.kill();
+            member.args.retain(|arg| !arg.starts_with("--from="));
+            member.args.push(format!("--from=127.0.0.1:{port}"));
+            member.start(false)?;
+        }
+        Ok(())
     }
 
     /// Waits until all copies end where the primary's binlog does.
@@ -194,9 +244,18 @@ fn under_load(
 
 /// A stock replica of a member.
 fn replica(bench: &Bench, port: u16) -> Result<Server, LocalError> {
-    let mut server = bench.server("promoted", 77)?;
-    server.config.extra =
-        vec!["log_bin=bin".into(), "gtid_strict_mode=ON".into(), "innodb_flush_log_at_trx_commit=2".into()];
+    replica_named(bench, "promoted", 77, port)
+}
+
+fn replica_named(bench: &Bench, name: &str, id: u32, port: u16) -> Result<Server, LocalError> {
+    let mut server = bench.server(name, id)?;
+    server.config.extra = vec![
+        "log_bin=bin".into(),
+        "log_slave_updates=ON".into(),
+        "sync_binlog=1".into(),
+        "gtid_strict_mode=ON".into(),
+        "innodb_flush_log_at_trx_commit=2".into(),
+    ];
     bench.fresh_data(&server.config)?;
     server.start(&[])?;
     server.client()?.run(&[
@@ -268,20 +327,137 @@ fn killed_primary_and_members_lose_no_acknowledged_transaction() -> Test {
 
     // A replica of any member has every acknowledged row.
     let promoted = replica(&lab.bench, lab.members[2].ports.1)?;
-    let due: Vec<i64> = all.iter().copied().collect();
+    has_rows(&lab, &promoted, &all)
+}
+
+/// Waits until the replica has these rows.
+fn has_rows(lab: &Lab, replica: &Server, due: &BTreeSet<i64>) -> Test {
     let has_all = eventually("the replica has all acknowledged rows", || {
-        let mut client = promoted.client()?;
+        let mut client = replica.client()?;
         client.run(&["SET SESSION group_concat_max_len=100000000"])?;
         let Ok(ids) = client.value("SELECT COALESCE(GROUP_CONCAT(id), '') FROM test.rows") else {
             return Ok(false);
         };
         let ids: BTreeSet<i64> = ids.split(',').filter_map(|id| id.parse().ok()).collect();
-        Ok(due.iter().all(|id| ids.contains(id)))
+        Ok(due.is_subset(&ids))
     });
-    let state = promoted.query("SHOW SLAVE STATUS")?;
-    let errors =
-        ["Last_IO_Error", "Last_SQL_Error"].map(|name| state.column(name).unwrap_or_default().to_owned());
-    has_all.map_err(|error| lab.explain(&LocalError::Value(format!("{error}: {errors:?}"))))?;
+    has_all.map_err(|error| {
+        let state = replica.query("SHOW SLAVE STATUS");
+        let column = |name| {
+            state.as_ref().ok().and_then(|state| state.column(name).ok()).unwrap_or_default().to_owned()
+        };
+        let errors = ["Last_IO_Error", "Last_SQL_Error"].map(column);
+        lab.explain(&LocalError::Value(format!("{error}: {errors:?}")))
+    })
+}
+
+#[test]
+fn promoted_replica_takes_over_in_the_same_group() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut lab = Lab::start()?;
+    let next = AtomicI64::new(1);
+    // The replicas of two members follow all the time.
+    let mut promoted = replica(&lab.bench, lab.members[2].ports.1)?;
+    let other = replica_named(&lab.bench, "other", 78, lab.members[1].ports.1)?;
+    let pid = lab.primary.pid().expect("the primary runs").to_string();
+    let (mut all, _) = under_load(&lab.primary, &next, || {
+        std::thread::sleep(Duration::from_secs(2));
+        let killed =
+            Command::new("kill").args(["-9", &pid]).status().map_err(LocalError::io("kill the primary"))?;
+        assert!(killed.success());
+        std::thread::sleep(Duration::from_millis(300));
+        Ok(())
+    })?;
+    lab.primary.kill();
+    has_rows(&lab, &promoted, &all)?;
+
+    // The replica is promoted, and the members are told.
+    let before = lab.members[0].contents();
+    promoted.client()?.run(&["STOP SLAVE", "RESET SLAVE ALL"])?;
+    promoted.client()?.run(&SEMI_SYNC)?;
+    lab.read_from(promoted.config.sql_port)?;
+    let took = |member: &Member| member.lines().contains("another primary has taken over");
+    eventually("all members have taken over", || Ok(lab.members.iter().all(took)))
+        .map_err(|error| lab.explain(&error))?;
+    let (rows, longest) = under_load(&promoted, &next, || {
+        std::thread::sleep(Duration::from_secs(1));
+        // A member that was killed goes on in the new primary's binlog.
+        lab.members[0].kill();
+        std::thread::sleep(Duration::from_secs(1));
+        lab.members[0].start(false)?;
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(())
+    })?;
+    eprintln!("{} transactions on the promoted server, the longest took {longest:?}", rows.len());
+    assert!(!rows.is_empty() && longest < Duration::from_secs(20), "{longest:?}");
+    same("times that it fell back", promoted.client()?.status("Rpl_semi_sync_master_no_times")?, "0".into());
+    all.extend(rows);
+    has_rows(&lab, &other, &all)?;
+    // The copies are the promoted server's files; a file that it still writes is marked as open there.
+    promoted.client()?.run(&["FLUSH BINARY LOGS"])?;
+    let copies = |lab: &Lab| -> Vec<BTreeMap<String, Vec<u8>>> {
+        lab.members.iter().map(|member| binlogs(&member.dir.join("files/primary-2"))).collect()
+    };
+    let mut own = binlogs(&promoted.config.datadir());
+    own.pop_last();
+    eventually("the copies are the promoted server's files", || {
+        Ok(copies(&lab).iter().all(|copy| own.iter().all(|(file, bytes)| copy.get(file) == Some(bytes))))
+    })
+    .map_err(|error| lab.explain(&error))?;
+    assert!(lab.members[0].contents() == before, "the files of the primary before have changed");
+
+    // The former primary has a transaction that was never acknowledged.
+    lab.primary.start(&[])?;
+    let errant =
+        ["SET GLOBAL rpl_semi_sync_master_enabled=OFF", "INSERT INTO test.rows VALUES (-1, 'errant', '')"];
+    lab.primary.client()?.run(&errant)?;
+    let before = copies(&lab);
+    promoted.kill();
+    let port = lab.primary.config.sql_port;
+    lab.read_from(port)?;
+    let refused = |member: &Member| member.lines().contains("it cannot take over, because");
+    eventually("the former primary is refused", || Ok(lab.members.iter().any(refused)))
+        .map_err(|error| lab.explain(&error))?;
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(copies(&lab) == before, "the copies have changed");
+    Ok(())
+}
+
+#[test]
+fn members_read_the_primary_with_tls_and_remove_old_files() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let lab = Lab::start_with(true, &["--keep=300K"])?;
+    let (rows, longest) = under_load(&lab.primary, &AtomicI64::new(1), || {
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(())
+    })?;
+    eprintln!("{} transactions with TLS, the longest took {longest:?}", rows.len());
+    assert!(rows.len() > 20, "{}", rows.len());
+    let mut client = lab.primary.client()?;
+    for id in 0..5 {
+        client.run(&[&format!(
+            "INSERT INTO test.rows VALUES ({}, 'x', REPEAT('x', 200000))",
+            1_000_000 + id
+        )])?;
+        client.run(&["FLUSH BINARY LOGS"])?;
+    }
+    lab.settle()?;
+    eventually("old files are removed", || {
+        Ok(lab.members.iter().all(|m| m.contents().len() <= 4 && m.lines().contains("removed binlog files")))
+    })
+    .map_err(|error| lab.explain(&error))?;
+    // The rest is served.
+    same(
+        "members that serve",
+        lab.members.iter().filter(|m| m.lines().contains("serves replicas at")).count(),
+        3,
+    );
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod awaited;
 mod binlog;
 mod branch;
 mod chaos;
+mod consumers;
 mod daily;
 mod damage;
 mod ddl;

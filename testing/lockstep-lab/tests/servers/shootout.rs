@@ -17,6 +17,7 @@ fn measure(name: &str) -> Result<Run, LocalError> {
         provider: built("liblockstep.so"),
         floor: built("liblockstep_floor.so"),
         galera: GALERA.into(),
+        lockstep: Some(built("lockstep")),
         tables: 1,
         rows: 1000,
         threads: vec![2, 8],
@@ -70,6 +71,7 @@ fn each_setup_keeps_replicas_equal_and_cleans_up() -> Test {
         ("no-binlog-innodb-0", 1, "innodb_flush_log_at_trx_commit=0"),
         ("floor-innodb-0", 1, "wsrep_provider="),
         ("mariadb-semi-sync", 2, "sync_binlog=1"),
+        ("mariadb-ingest", 1, "sync_binlog=1"),
         ("galera", 2, "innodb_flush_log_at_trx_commit=1"),
         ("lockstep-semisync-innodb-0", 2, "commit.policy=semisync"),
         ("mariadb-semi-sync-slow-disk", 2, "sync_binlog=1"),
@@ -81,7 +83,7 @@ fn each_setup_keeps_replicas_equal_and_cleans_up() -> Test {
             assert!(text.contains(says), "{name}: {server} has no {says}:\n{text}");
             // A copy that writes a binlog of its own has more to do than ours.
             let binlog = at == 0
-                && (servers == 1 || name.starts_with("mariadb-semi-sync"))
+                && (servers == 1 || name.starts_with("mariadb-"))
                 && !name.starts_with("no-binlog")
                 && !name.starts_with("floor");
             assert_eq!(text.contains("log_bin="), binlog, "{name}: {server}:\n{text}");

@@ -1,11 +1,12 @@
 //! From the node's deliveries to the copied files.
 
 use super::super::replace_durably;
-use super::progress::Begin;
+use super::first_event;
+use super::progress::{Begin, CopyNow};
 use bytes::Bytes;
-use lockstep_binlog::Library;
 use lockstep_binlog::ingest::{Chunk, CopyEnd, FileName, Place, Verdict};
 use lockstep_binlog::library::{Position, VerbatimWriter};
+use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState};
 use lockstep_node::core::{Gtid, Seqno, Uuid};
 use lockstep_node::{Ordered, ViewInfo};
 use std::os::unix::fs::FileExt;
@@ -22,6 +23,18 @@ pub(super) struct Saved {
     pub(super) gtid: Gtid,
     /// The copy's end after it.
     pub(super) end: Place,
+    /// Which primary of the group that is in the binlog of.
+    pub(super) generation: u32,
+    /// The transactions that the copies of earlier primaries have.
+    pub(super) earlier: StreamState,
+}
+
+/// The directory of the copy of this primary of the group. Files of the first one are where they always were.
+fn dir_of(files: &Path, generation: u32) -> PathBuf {
+    match generation {
+        0 => files.to_owned(),
+        later => files.join(format!("primary-{}", u64::from(later) + 1)),
+    }
 }
 
 impl Saved {
@@ -50,14 +63,25 @@ impl Saved {
         let gtid = Gtid { uuid: Uuid::parse(uuid)?, seqno: seqno.parse().ok().filter(|seqno| *seqno >= 0)? };
         let file = FileName::parse(words.next()?).ok()?;
         let offset = words.next()?.parse().ok()?;
-        words.next().is_none().then_some(Saved { gtid, end: Place { file, offset } })
+        let end = Place { file, offset };
+        let Some(generation) = words.next() else {
+            return Some(Saved { gtid, end, generation: 0, earlier: StreamState::default() });
+        };
+        let generation = generation.parse().ok()?;
+        let gtids: Vec<BinlogGtid> = match words.next() {
+            None => Vec::new(),
+            Some(list) => list.split(',').map(|gtid| gtid.parse().ok()).collect::<Option<_>>()?,
+        };
+        let earlier = StreamState::from_list(&gtids);
+        words.next().is_none().then_some(Saved { gtid, end, generation, earlier })
     }
 
     /// Saves it durably.
     fn save(&self, dir: &Path) -> Result<(), String> {
         let path = Saved::path(dir);
-        let Saved { gtid, end } = self;
-        let text = format!("{}:{} {} {}\n", gtid.uuid, gtid.seqno, end.file, end.offset);
+        let Saved { gtid, end, generation, earlier } = self;
+        let later = if *generation > 0 { format!(" {generation} {earlier}") } else { String::new() };
+        let text = format!("{}:{} {} {}{later}\n", gtid.uuid, gtid.seqno, end.file, end.offset);
         replace_durably(&path, &text)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))
     }
@@ -65,10 +89,14 @@ impl Saved {
 
 /// See the module's documentation.
 pub(super) struct Copy {
-    dir: PathBuf,
+    files: PathBuf,
     /// `None` before the first file.
     writer: Option<VerbatimWriter>,
     end: CopyEnd,
+    /// The transactions that the copies of earlier primaries have.
+    earlier: StreamState,
+    /// Whether the present primary's files have them all, too.
+    reaches_earlier: bool,
     history: Uuid,
     /// Whether all entries of the log were taken, from the first one on: then the group has no copy if this member has none.
     is_whole: bool,
@@ -83,22 +111,26 @@ impl Copy {
     ///
     /// # Errors
     /// A text for people.
-    pub(super) fn open(dir: &Path, saved: Option<&Saved>) -> Result<Copy, String> {
+    pub(super) fn open(files: &Path, saved: Option<&Saved>) -> Result<Copy, String> {
         let mut copy = Copy {
-            dir: dir.to_owned(),
+            files: files.to_owned(),
             writer: None,
             end: CopyEnd::default(),
+            earlier: StreamState::default(),
+            reaches_earlier: false,
             history: Uuid::NIL,
             is_whole: false,
             done: -1,
             saved_seqno: -1,
             synced_at: Instant::now(),
         };
-        if let Some(Saved { gtid, end }) = saved {
+        if let Some(Saved { gtid, end, generation, earlier }) = saved {
             let at = Position { file: end.file.number(), offset: end.offset };
-            let writer = VerbatimWriter::open(dir, end.file.base(), Some(at)).map_err(|e| e.to_string())?;
+            let dir = dir_of(files, *generation);
+            let writer = VerbatimWriter::open(&dir, end.file.base(), Some(at)).map_err(|e| e.to_string())?;
             copy.writer = Some(writer);
-            copy.end = CopyEnd::new(Some(end.clone()));
+            copy.end = CopyEnd::new(*generation, end.clone());
+            copy.earlier.clone_from(earlier);
             (copy.history, copy.done, copy.saved_seqno) = (gtid.uuid, gtid.seqno, gtid.seqno);
         }
         Ok(copy)
@@ -144,6 +176,7 @@ impl Copy {
             )
         })?;
         let verdict = self.end.judge(&chunk);
+        let dir = dir_of(&self.files, self.end.generation());
         let fails = |error: lockstep_binlog::library::LibraryError| error.to_string();
         match verdict {
             Verdict::Known | Verdict::Gap => {}
@@ -154,14 +187,19 @@ impl Copy {
             Verdict::TakeFile => {
                 if self.writer.is_none() {
                     // Files of a process that was killed before it saved a position are removed.
-                    let writer =
-                        VerbatimWriter::open(&self.dir, chunk.at.file.base(), None).map_err(fails)?;
+                    let writer = VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?;
                     self.writer = Some(writer);
                 }
+                self.begin_file(&chunk)?;
+            }
+            Verdict::TakeOver => {
+                (self.earlier, self.reaches_earlier) = (self.transactions(), false);
                 if let Some(writer) = &mut self.writer {
-                    writer.begin_file(chunk.at.file.number()).map_err(fails)?;
-                    writer.append(&chunk.data).map_err(fails)?;
+                    writer.sync().map_err(fails)?;
                 }
+                // As above. The files of the primary before stay: a restart may begin with them.
+                self.writer = Some(VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?);
+                self.begin_file(&chunk)?;
             }
         }
         // Only now: a position behind an entry that failed would leave it out after a restart.
@@ -169,9 +207,31 @@ impl Copy {
         Ok(verdict == Verdict::Gap)
     }
 
+    fn begin_file(&mut self, chunk: &Chunk) -> Result<(), String> {
+        let writer = self.writer.as_mut().ok_or("the copy has no file")?;
+        let begun = writer.begin_file(chunk.at.file.number());
+        begun.and_then(|()| writer.append(&chunk.data)).map_err(|error| error.to_string())
+    }
+
     /// The copy's end.
-    pub(super) fn end(&self) -> Option<&Place> {
-        self.end.place()
+    pub(super) fn end(&self) -> &CopyEnd {
+        &self.end
+    }
+
+    /// All transactions of the copy, those of earlier primaries included.
+    fn transactions(&self) -> StreamState {
+        let mut all = self.earlier.clone();
+        let now = self.writer.as_ref().map(|writer| writer.library().state_at_end()).unwrap_or_default();
+        // Another primary's file may begin before the end of the copy so far.
+        let is_new = |all: &StreamState, gtid: &BinlogGtid| {
+            all.seqno_of(gtid.domain, gtid.server).is_none_or(|last| last < gtid.seqno)
+        };
+        now.to_list().into_iter().for_each(|gtid| {
+            if is_new(&all, &gtid) {
+                all.update(gtid);
+            }
+        });
+        all
     }
 
     /// The last entry that was taken.
@@ -188,11 +248,18 @@ impl Copy {
             return Ok(if self.is_whole { Begin::Oldest } else { Begin::Unknown });
         };
         let (at, length, group) = writer.last_event().ok_or("the copy's last file is incomplete")?;
-        let path = self.dir.join(end.file.to_string());
+        let path = writer.library().dir().join(end.file.to_string());
         let mut event = vec![0; length as usize];
         let read = std::fs::File::open(&path).and_then(|file| file.read_exact_at(&mut event, at.offset));
         read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        Ok(Begin::Event(Place { file: end.file.clone(), offset: at.offset }, Bytes::from(event), group))
+        Ok(Begin::Copy(Box::new(CopyNow {
+            generation: self.end.generation(),
+            server_id: first_event(writer.library())?.server_id,
+            end: end.clone(),
+            last: (Place { file: end.file.clone(), offset: at.offset }, Bytes::from(event)),
+            group,
+            transactions: self.transactions(),
+        })))
     }
 
     /// Whether a sync is due.
@@ -213,14 +280,25 @@ impl Copy {
         }
         writer.sync().map_err(|e| e.to_string())?;
         let gtid = Gtid { uuid: self.history, seqno: self.done };
-        Saved { gtid, end: end.clone() }.save(&self.dir)?;
+        let (generation, earlier) = (self.end.generation(), self.earlier.clone());
+        Saved { gtid, end: end.clone(), generation, earlier }.save(&self.files)?;
         self.saved_seqno = self.done;
         Ok(Some(self.done))
     }
 
-    /// The files, once there is one.
-    pub(super) fn library(&self) -> Option<&Library> {
-        self.writer.as_ref().map(VerbatimWriter::library).filter(|library| library.end().is_some())
+    /// The files for replicas, and which primary of the group they are of. `None` before the first file, and while another
+    /// primary's files do not yet reach the end of the copy before: a replica may be further.
+    pub(super) fn library(&mut self) -> Option<(u32, &Library)> {
+        let library = self.writer.as_ref()?.library();
+        library.end()?;
+        if !self.reaches_earlier {
+            let state = library.state_at_end();
+            let has = |gtid: BinlogGtid| {
+                state.seqno_of(gtid.domain, gtid.server).is_some_and(|last| gtid.seqno <= last)
+            };
+            self.reaches_earlier = self.earlier.lasts().all(has);
+        }
+        self.reaches_earlier.then_some((self.end.generation(), library))
     }
 }
 
@@ -235,15 +313,24 @@ mod tests {
         assert_eq!(Saved::load(&dir), Ok(None));
         let uuid = Uuid([7; 16]);
         let end = Place { file: FileName::parse("mariadb-bin.000003").unwrap(), offset: 4711 };
-        let saved = Saved { gtid: Gtid { uuid, seqno: 12 }, end };
-        saved.save(&dir).unwrap();
-        assert_eq!(Saved::load(&dir), Ok(Some(saved)));
+        let gtid = Gtid { uuid, seqno: 12 };
+        let saved = Saved { gtid, end, generation: 0, earlier: StreamState::default() };
+        let earlier: Vec<BinlogGtid> = ["0-1-9", "0-2-3", "5-1-1"].map(|gtid| gtid.parse().unwrap()).into();
+        let later = Saved { generation: 2, earlier: StreamState::from_list(&earlier), ..saved.clone() };
+        let empty = Saved { generation: 1, ..saved.clone() };
+        for saved in [saved, later, empty] {
+            saved.save(&dir).unwrap();
+            assert_eq!(Saved::load(&dir), Ok(Some(saved)));
+        }
         for text in [
             "",
             "x",
             "x:1 mariadb-bin.000003 4",
             &format!("{uuid}:-1 bin.000001 4"),
             &format!("{uuid}:1 bin 4"),
+            &format!("{uuid}:1 bin.000001 4 x"),
+            &format!("{uuid}:1 bin.000001 4 1 0-1"),
+            &format!("{uuid}:1 bin.000001 4 1 0-1-1 x"),
         ] {
             std::fs::write(dir.join("position"), text).unwrap();
             assert!(Saved::load(&dir).is_err(), "{text}");

@@ -12,13 +12,14 @@ use self::progress::Progress;
 pub(crate) use self::report::IngestStatus;
 use self::report::Report;
 use super::reload::reload;
-use crate::cfg::{self, fill};
+use super::retention::{Purger, Retention};
+use crate::cfg::{self, Size, fill};
 use crate::log_member::{self, End, Hooks, MemberArgs, MessageLog, Plan, Role, end_by};
 use crate::signals::Signals;
 use clap::Args;
 use lockstep_binlog::event::FormatDescription;
 use lockstep_binlog::wire::session::Settings;
-use lockstep_binlog::wire::sql_client::Target;
+use lockstep_binlog::wire::sql_client::{ClientTls, Target};
 use lockstep_binlog::wire::{Accounts, Server, ServerConfig};
 use lockstep_binlog::{Library, Position};
 use lockstep_node::core::Gtid;
@@ -28,6 +29,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// The default directory.
@@ -68,6 +70,9 @@ pub(crate) struct IngestArgs {
     /// A file with its password in the first line. Nobody else may read it.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
+    /// The authority of the primary's certificate, in PEM: connect with TLS.
+    #[arg(long, value_name = "FILE")]
+    ssl_ca: Option<PathBuf>,
     /// The server id with which the members read the primary, the same for all; no other replica may have it
     /// [default: derived from the group's name]
     #[arg(long, value_name = "NUMBER")]
@@ -79,6 +84,12 @@ pub(crate) struct IngestArgs {
     /// it.
     #[arg(long, value_name = "FILE")]
     accounts: Option<PathBuf>,
+    /// Keep at least the last copied files of this size together; remove older ones [default: keep all].
+    #[arg(long, value_name = "SIZE")]
+    keep: Option<Size>,
+    /// Keep older files for a connected replica until it is so far behind; then drop it [default: twice --keep].
+    #[arg(long, value_name = "SIZE")]
+    keep_connected: Option<Size>,
     /// Write log lines to this file instead of standard error. SIGHUP reopens it and reloads certificates.
     #[arg(short, long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -103,9 +114,12 @@ impl IngestArgs {
                 "from" => fill(&mut self.from, &key, value),
                 "user" => fill(&mut self.user, &key, value),
                 "password-file" => fill(&mut self.password_file, &key, value),
+                "ssl-ca" => fill(&mut self.ssl_ca, &key, value),
                 "server-id" => fill(&mut self.server_id, &key, value),
                 "listen" => fill(&mut self.listen, &key, value),
                 "accounts" => fill(&mut self.accounts, &key, value),
+                "keep" => fill(&mut self.keep, &key, value),
+                "keep-connected" => fill(&mut self.keep_connected, &key, value),
                 "log" => fill(&mut self.log, &key, value),
                 "new-cluster" => {
                     self.new_cluster |= cfg::is_on(value);
@@ -142,6 +156,7 @@ impl IngestArgs {
         let user = self.user.clone().ok_or("the account on the primary is missing: give --user NAME")?;
         let file = self.password_file.as_ref();
         let file = file.ok_or("the password is missing: give --password-file FILE")?;
+        let tls = self.ssl_ca.as_deref().map(ClientTls::load).transpose().map_err(|e| e.to_string())?;
         // 0 and 1 are the ids that servers have by default.
         let derived = (crc32fast::hash(plan.group.as_bytes()) & 0x7fff_ffff).max(2);
         Ok(PrimaryConfig {
@@ -149,12 +164,21 @@ impl IngestArgs {
                 address: from,
                 user,
                 password: read_password(file)?,
-                tls: None,
+                tls: tls.map(Arc::new),
                 timeout: ANSWER,
             },
             server_id: self.server_id.unwrap_or(derived),
             name: plan.name.clone(),
         })
+    }
+
+    /// Which files are kept; `None`: all.
+    fn retention(&self) -> Result<Option<Retention>, String> {
+        match (self.keep, self.keep_connected) {
+            (Some(keep), connected) => Retention::new(keep, connected).map(Some),
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err("--keep-connected needs --keep: give both, or neither".into()),
+        }
     }
 
     fn replicas(&self) -> Result<Option<Replicas>, String> {
@@ -189,7 +213,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
     let args = args.complete()?;
     let plan = args.plan()?;
     let config = args.primary(&plan)?;
-    let replicas = args.replicas()?;
+    let (replicas, retention) = (args.replicas()?, args.retention()?);
     let files = plan.dir.join("files");
     std::fs::create_dir_all(&files).map_err(|e| {
         format!("cannot create the directory {}: {e}; name another with --dir", files.display())
@@ -203,7 +227,14 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
     let report = Arc::new(Report::new(config.primary.address.clone(), progress.clone(), status.clone()));
     let (lines, of_thread) = (log.clone(), progress.clone());
     let accounts = replicas.as_ref().map(|replicas| (replicas.file.clone(), replicas.accounts.clone()));
-    let mut output = Output { replicas, report: report.clone() };
+    let mut output = Output {
+        replicas,
+        report: report.clone(),
+        retention,
+        log: log.clone(),
+        generation: None,
+        purger: None,
+    };
     let role = Role {
         front_end: FrontEnd::Reader { begins: Beginning::Earliest },
         position: saved.map_or(Gtid::UNDEFINED, |saved| saved.gtid),
@@ -245,16 +276,34 @@ fn hooks(report: Arc<Report>, accounts: Option<(PathBuf, Accounts)>) -> Hooks {
 struct Output {
     replicas: Option<Replicas>,
     report: Arc<Report>,
+    retention: Option<Retention>,
+    log: Arc<MessageLog>,
+    /// Which primary of the group the files are of that are read now.
+    generation: Option<u32>,
+    purger: Option<Purger>,
 }
 
 impl Output {
-    fn begin(&mut self, library: &Library, log: &MessageLog) -> Result<(), String> {
+    /// Offers these files, in place of those of the primary before.
+    fn begin(&mut self, generation: u32, library: &Library) -> Result<(), String> {
+        if self.generation == Some(generation) {
+            return Ok(());
+        }
         self.report.on_library(library);
-        self.replicas.as_mut().map_or(Ok(()), |replicas| replicas.begin(library, &self.report, log))
+        self.purger = None;
+        if let Some(retention) = self.retention {
+            let dropped = Arc::new(AtomicU64::new(0));
+            self.purger = Some(Purger::start(library.clone(), retention, self.log.clone(), dropped)?);
+        }
+        if let Some(replicas) = &mut self.replicas {
+            replicas.begin(library, &self.report, &self.log)?;
+        }
+        self.generation = Some(generation);
+        Ok(())
     }
 }
 
-/// The server for replicas. It begins with the first file, and ends with this value.
+/// The server for replicas. It begins with a primary's first file, and ends with this value.
 struct Replicas {
     listen: SocketAddr,
     /// The file of the accounts.
@@ -265,9 +314,8 @@ struct Replicas {
 
 impl Replicas {
     fn begin(&mut self, library: &Library, report: &Report, log: &MessageLog) -> Result<(), String> {
-        if self.server.is_some() {
-            return Ok(());
-        }
+        // Replicas of the files before connect again, and go on by GTID.
+        self.server = None;
         let format = first_event(library)?;
         let state = library.state_at_end();
         let domain = state.to_list().last().map_or(0, |gtid| gtid.domain);
@@ -318,7 +366,18 @@ fn take_deliveries(
                 Ok(None)
             }
             Some(Delivery::Ordered(ordered)) => {
+                let before = copy.end().generation();
                 let taken = copy.on_ordered(&ordered);
+                if copy.end().generation() != before
+                    && let Some(place) = copy.end().place()
+                {
+                    let text = format!(
+                        "another primary has taken over: the copy goes on with its file {}. Replicas that connect by GTID go \
+                         on; the files of the primary before stay, and are not served any more",
+                        place.file
+                    );
+                    log.write(Level::Info, &text);
+                }
                 let connection = ordered.writeset.meta.conn;
                 node.gone(ordered.seqno);
                 taken.and_then(|is_gap| {
@@ -357,7 +416,7 @@ fn take_deliveries(
         let synced = if !fails && (end.is_some() || copy.is_sync_due()) { copy.sync() } else { Ok(None) };
         let served = synced.and_then(|finished| {
             finished.into_iter().for_each(|seqno| node.finished(seqno));
-            copy.library().map_or(Ok(()), |library| output.begin(library, log))
+            copy.library().map_or(Ok(()), |(generation, library)| output.begin(generation, library))
         });
         if let (Err(text), None) = (served, &end) {
             return End::Failed(text);
@@ -400,7 +459,7 @@ mod tests {
         let text = format!(
             "# of a member\n[ingest]\naddress = gcomm://b,c\ngroup = shop\nname = log1\ndir = /x # here\n\
              options = gmcast.listen_addr=tcp://127.0.0.1:9\nnew-cluster = yes\nfrom = db1:3306\nuser = \"copy\"\n\
-             password_file = {secret}\nserver-id = 77\nlisten = 127.0.0.1:3307\naccounts = {secret}\nlog = /log\n"
+             password_file = {secret}\nserver-id = 77\nkeep = 3G\nkeep_connected = 4G\nlisten = 127.0.0.1:3307\naccounts = {secret}\nlog = /log\n"
         );
         std::fs::write(&cfg, &text).unwrap();
         let line = format!("--cfg {} --name log2 --from db2:3307", cfg.display());
@@ -416,6 +475,7 @@ mod tests {
         let replicas = found.replicas().unwrap().unwrap();
         assert_eq!(replicas.listen, "127.0.0.1:3307".parse().unwrap());
         assert_eq!(replicas.file, Path::new(&secret));
+        assert_eq!(found.retention(), Ok(Some(Retention { keep: 3 << 30, keep_connected: 4 << 30 })));
         for (text, error) in
             [("grup = x\n", "line 1: unknown option 'grup'"), ("\nserver-id = one\n", "line 2: server-id")]
         {
@@ -442,6 +502,13 @@ mod tests {
         let served = |line: &str| args(line).unwrap().replicas().map(|found| found.is_some());
         assert_eq!(served("-g shop"), Ok(false));
         assert!(served("--listen 127.0.0.1:3307").unwrap_err().contains("--accounts"));
+        let kept = |line: &str| args(line).unwrap().retention();
+        assert_eq!(kept("-g shop"), Ok(None));
+        assert_eq!(kept("--keep 1G"), Ok(Some(Retention { keep: 1 << 30, keep_connected: 2 << 30 })));
+        assert!(kept("--keep-connected 1G").unwrap_err().contains("--keep"));
+        assert!(kept("--keep 2G --keep-connected 1G").unwrap_err().contains("--keep-connected"));
+        let tls = format!("--from db1:3306 --user copy {secret} --ssl-ca {}", dir.display());
+        assert!(primary(&tls).unwrap_err().contains(&dir.display().to_string()));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

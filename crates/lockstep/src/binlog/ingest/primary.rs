@@ -1,10 +1,9 @@
 //! Reads the primary's binlog while this member leads, and submits it to the log.
 
-use super::progress::{Begin, Progress};
+use super::progress::{Begin, CopyNow, Progress};
 use crate::log_member::MessageLog;
-use bytes::Bytes;
-use lockstep_binlog::event::{Group, MAGIC};
-use lockstep_binlog::ingest::{FileName, Follower, Place};
+use lockstep_binlog::event::MAGIC;
+use lockstep_binlog::ingest::{Continues, FileName, Follower, Place, SuccessorScan};
 use lockstep_binlog::wire::source::{Acknowledger, DumpRequest, Events, request_binlog};
 use lockstep_binlog::wire::sql_client::{SqlClient, SqlClientError, Target};
 use lockstep_node::core::EntryKind;
@@ -62,26 +61,40 @@ pub(super) struct PrimaryReader {
 
 /// Where reading begins.
 enum Start {
-    /// With this file.
+    /// With this file: there is no copy yet.
     File(FileName),
     /// With the copy's last event, which the primary must have as well.
-    Event(Place, Bytes, Group),
+    Event(Box<CopyNow>),
+    /// With this file of another primary, whose binlog was found to continue the copy.
+    TakeOver(Box<CopyNow>, FileName),
 }
 
 impl Start {
     fn place(&self) -> Place {
         match self {
-            Start::File(file) => Place { file: file.clone(), offset: MAGIC.len() as u64 },
-            Start::Event(place, ..) => place.clone(),
+            Start::File(file) | Start::TakeOver(_, file) => begin_of(file.clone()),
+            Start::Event(copy) => copy.last.0.clone(),
         }
     }
 
     fn follower(&self) -> Follower {
         match self {
             Start::File(file) => Follower::of_file(file.clone()),
-            Start::Event(place, event, group) => Follower::after_event(place.clone(), event.clone(), *group),
+            Start::Event(copy) => {
+                let (place, event) = copy.last.clone();
+                Follower::after_event(copy.generation, place, event, copy.group)
+            }
+            Start::TakeOver(copy, file) => {
+                let after = (copy.end.file.number(), copy.end.offset);
+                Follower::taking_over(file.clone(), copy.generation.saturating_add(1), after)
+            }
         }
     }
+}
+
+/// The first event of a file.
+fn begin_of(file: FileName) -> Place {
+    Place { file, offset: MAGIC.len() as u64 }
 }
 
 /// The use of the events.
@@ -165,21 +178,24 @@ impl PrimaryReader {
         Facts::read(&mut connection)?;
         let begin = self.begin(&mut connection)?;
         // A semi-synchronous request acknowledges everything before its place: the primary's binlog is compared before that.
-        self.follow(self.request(connection, &begin, false)?.0, begin.follower(), Purpose::Compare)?;
+        if !matches!(begin, Start::TakeOver(..)) {
+            let (events, _) = self.request(connection, &begin.place(), false)?;
+            self.follow(events, begin.follower(), Purpose::Compare)?;
+        }
         let connection = SqlClient::connect(&self.config.primary)?;
         let control = SqlClient::connect(&self.config.primary)?;
-        let (events, acknowledger) = self.request(connection, &begin, true)?;
-        let number = self.progress.connected(acknowledger);
-        self.follow(events, begin.follower(), Purpose::Copy { number, control })
+        let (events, acknowledger) = self.request(connection, &begin.place(), true)?;
+        let follower = begin.follower();
+        let number = self.progress.connected(acknowledger, follower.generation());
+        self.follow(events, follower, Purpose::Copy { number, control })
     }
 
     fn request(
         &self,
         connection: SqlClient,
-        begin: &Start,
+        place: &Place,
         semi_sync: bool,
     ) -> Result<(Events, Acknowledger), End> {
-        let place = begin.place();
         let offset = u32::try_from(place.offset)
             .map_err(|_| End::Failed(format!("{} is longer than 4 GiB", place.file)))?;
         let request = DumpRequest {
@@ -223,7 +239,27 @@ impl PrimaryReader {
     fn begin(&self, connection: &mut SqlClient) -> Result<Start, End> {
         match self.progress.begin(CATCH_UP) {
             None => Err(End::Failed("the copy's end is not known yet".into())),
-            Some(Begin::Event(place, event, group)) => Ok(Start::Event(place, event, group)),
+            Some(Begin::Copy(copy)) => {
+                let id = connection.value("SELECT @@GLOBAL.server_id")?.unwrap_or_default();
+                if id == copy.server_id.to_string() {
+                    return Ok(Start::Event(copy));
+                }
+                let file = self.successors_file(connection, &copy).map_err(|end| match end {
+                    End::NotLeading => End::NotLeading,
+                    End::Failed(text) => End::Failed(format!(
+                        "it has server id {id}, and the primary so far had {}: it cannot take over, because {text}. Nothing is \
+                         acknowledged",
+                        copy.server_id
+                    )),
+                })?;
+                let text = format!(
+                    "{} (server id {id}) has all transactions that were acknowledged, and takes over from the primary so far \
+                     (server id {}): the copy goes on with {file}",
+                    self.config.primary.address, copy.server_id
+                );
+                self.log.write(Level::Info, &text);
+                Ok(Start::TakeOver(copy, file))
+            }
             Some(Begin::Unknown) => {
                 // Others have the copy, and may lead.
                 self.progress.fail(
@@ -241,6 +277,57 @@ impl PrimaryReader {
                 Ok(Start::File(FileName::parse(&oldest)?))
             }
         }
+    }
+
+    /// The file of another primary with which this copy goes on: the newest one that has, from its begin on, all that the
+    /// copy does not have.
+    fn successors_file(&self, connection: &mut SqlClient, copy: &CopyNow) -> Result<FileName, End> {
+        let rows = connection.rows("SHOW BINARY LOGS")?;
+        let names = rows.into_iter().rev().filter_map(|row| row.into_iter().next().flatten());
+        let mut before = None;
+        for name in names {
+            let file = FileName::parse(&name)?;
+            match self.scan_successor(&file, copy)? {
+                Continues::NotFrom(gtid) => before = Some((file, gtid)),
+                Continues::Yes | Continues::Maybe => return Ok(file),
+            }
+        }
+        Err(End::Failed(match before {
+            None => "it has no binlog: set log_bin there".into(),
+            Some((file, gtid)) => format!(
+                "before {file}, its oldest file, it had transaction {gtid}, which this copy does not have: its data differ, or \
+                 its older files were purged"
+            ),
+        }))
+    }
+
+    /// Reads another primary's binlog from this file on, until it is known whether the copy goes on with the file.
+    fn scan_successor(&self, file: &FileName, copy: &CopyNow) -> Result<Continues, End> {
+        let connection = SqlClient::connect(&self.config.primary)?;
+        let (mut events, _) = self.request(connection, &begin_of(file.clone()), false)?;
+        let mut scan = SuccessorScan::new(copy.transactions.clone());
+        let (mut heard, mut bytes) = (Instant::now(), 0);
+        while self.leads() {
+            let next = events.next(LOOK).map_err(|error| match scan.missing().filter(|_| has_ended(&error)) {
+                Some(gtid) => End::Failed(format!(
+                    "its binlog ends without transaction {gtid}, which this copy has. Promote a server that has it, and that has \
+                     had log_slave_updates=ON"
+                )),
+                None => error.into(),
+            })?;
+            if events.received() != bytes {
+                (heard, bytes) = (Instant::now(), events.received());
+            } else if heard.elapsed() >= SILENCE {
+                return Err(End::Failed(format!("it has been silent for {} s", SILENCE.as_secs())));
+            }
+            if let Some(received) = next {
+                match scan.pass(&received.event)? {
+                    Continues::Maybe => {}
+                    known => return Ok(known),
+                }
+            }
+        }
+        Err(End::NotLeading)
     }
 
     /// Reads until this member no longer leads, or the comparison has ended.
@@ -370,6 +457,11 @@ impl PrimaryReader {
             }
         }
     }
+}
+
+/// Whether the primary has ended the connection, as at the end of its binlog.
+fn has_ended(error: &SqlClientError) -> bool {
+    matches!(error, SqlClientError::Connection(why) if why.kind() == std::io::ErrorKind::UnexpectedEof)
 }
 
 /// The error of a primary that does not send the binlog from this place on.

@@ -5,8 +5,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use lockstep_binlog::StreamState;
 use lockstep_binlog::event::Group;
-use lockstep_binlog::ingest::Place;
+use lockstep_binlog::ingest::{CopyEnd, Place};
 use lockstep_binlog::wire::source::Acknowledger;
 use lockstep_node::core::Seqno;
 
@@ -20,8 +21,25 @@ pub(super) enum Begin {
     Oldest,
     /// Nobody knows here: the group may have a copy, and this member has neither files nor the log's begin.
     Unknown,
-    /// With the copy's last event, which the primary must have as well, and the event group behind it.
-    Event(Place, Bytes, Group),
+    /// Where the copy ends.
+    Copy(Box<CopyNow>),
+}
+
+/// What a reader of the primary needs to know of the copy.
+#[derive(Clone, Debug)]
+pub(super) struct CopyNow {
+    /// Which primary of the group the copy's last file is of.
+    pub(super) generation: u32,
+    /// The server id of that primary.
+    pub(super) server_id: u32,
+    /// The copy's end.
+    pub(super) end: Place,
+    /// The last event, which that primary must have as well, and where it begins.
+    pub(super) last: (Place, Bytes),
+    /// The event group behind it.
+    pub(super) group: Group,
+    /// All transactions of the copy.
+    pub(super) transactions: StreamState,
 }
 
 /// Places in the primary's binlog.
@@ -47,7 +65,7 @@ struct State {
     /// The reader of the primary waits for `begin`.
     wants_begin: bool,
     /// The copy's end.
-    end: Option<Place>,
+    end: CopyEnd,
     /// The last entry of the log that was taken.
     done: Seqno,
     /// The number of the present connection to the primary.
@@ -57,8 +75,9 @@ struct State {
     gaps: u64,
     /// Why this member must end, for people.
     failed: Option<String>,
-    /// Places that the primary waits for, ascending, and the connection for the answers.
+    /// Places that the primary waits for, ascending, which primary of the group it is, and the connection for the answers.
     acks: VecDeque<Place>,
+    reads_generation: u32,
     acknowledger: Option<Acknowledger>,
     acknowledged: Option<Place>,
     /// The end of the bytes that have arrived from the primary.
@@ -72,11 +91,11 @@ impl Progress {
     }
 
     /// The copy has this end after this entry. Returns whether [`Progress::give_begin`] is wanted.
-    pub(super) fn took(&self, seqno: Seqno, end: Option<&Place>) -> bool {
+    pub(super) fn took(&self, seqno: Seqno, end: &CopyEnd) -> bool {
         let mut state = self.lock();
         state.done = state.done.max(seqno);
-        if state.end.as_ref() != end {
-            state.end = end.cloned();
+        if state.end != *end {
+            state.end = end.clone();
             Self::acknowledge(&mut state);
         }
         let wants = state.wants_begin;
@@ -117,7 +136,9 @@ impl Progress {
 
     /// Answers the primary for all that is in the copy now.
     fn acknowledge(state: &mut State) {
-        let Some(end) = &state.end else { return };
+        // The places of the primary before say nothing about this one.
+        let is_this = state.end.generation() == state.reads_generation;
+        let Some(end) = state.end.place().filter(|_| is_this) else { return };
         let has = |place: &Place| (place.file.number(), place.offset) <= (end.file.number(), end.offset);
         let mut last = None;
         while state.acks.front().is_some_and(has) {
@@ -143,10 +164,11 @@ impl Progress {
         Self::acknowledge(&mut state);
     }
 
-    /// Reading begins: acknowledgements leave by this connection. Returns its number.
-    pub(super) fn connected(&self, acknowledger: Acknowledger) -> u64 {
+    /// Reading begins: acknowledgements leave by this connection, to this primary of the group. Returns its number.
+    pub(super) fn connected(&self, acknowledger: Acknowledger, generation: u32) -> u64 {
         let mut state = self.lock();
         state.acks.clear();
+        state.reads_generation = generation;
         state.acknowledger = Some(acknowledger);
         state.connection += 1;
         (state.seen, state.gaps) = (0, 0);
@@ -195,7 +217,7 @@ impl Progress {
         let state = self.lock();
         Places {
             received: state.received.clone(),
-            copied: state.end.clone(),
+            copied: state.end.place().cloned(),
             acknowledged: state.acknowledged.clone(),
         }
     }

@@ -61,12 +61,9 @@ impl Report {
         Report { primary, progress, status, copy: Mutex::default() }
     }
 
-    /// Notes the copied files.
+    /// Notes the copied files, in place of those of the primary before.
     pub(super) fn on_library(&self, library: &Library) {
-        let mut copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
-        if copy.library.is_none() {
-            copy.library = Some(library.clone());
-        }
+        self.copy.lock().unwrap_or_else(PoisonError::into_inner).library = Some(library.clone());
     }
 
     /// Notes the server for replicas.

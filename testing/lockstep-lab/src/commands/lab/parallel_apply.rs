@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::parallel_apply::{
-    Case as What, Choice, GROUP_COUNT, GROUP_WAIT_US, ParallelApply, Run, SCHEMAS, Side, Spec, check,
+    Case as What, Choice, Family, GROUP_COUNT, GROUP_WAIT_US, ParallelApply, Run, SCHEMAS, Side, Spec, check,
 };
 use serde_json::{Value, json};
 
@@ -52,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     };
     let spec = Spec {
         provider: common.provider()?,
+        lockstep: std::env::current_exe().ok(),
         rows: 10_000,
         updates,
         slow_updates: if quick { updates / 5 } else { updates / 10 },
@@ -258,7 +259,7 @@ impl Part<'_> {
 
     /// MariaDB's best: in whatever mode, with however many workers.
     fn rivals_best(&self) -> Result<Known, String> {
-        self.best_of(|side| !side.is_ours())
+        self.best_of(|side| side.family() == Family::MariaDb)
     }
 
     /// The best that is applied one after the other: workers are of no use to it, but neither may they be to its harm.
@@ -588,7 +589,7 @@ mod tests {
         let all: Vec<Series> = lines.flat_map(|lines| lines.series).collect();
         let (without, with): (Vec<_>, Vec<_>) =
             all.iter().partition(|series| series.name.starts_with("MariaDB, no workers"));
-        assert_eq!((without.len(), with.len()), (6, 26));
+        assert_eq!((without.len(), with.len()), (6, 34));
         assert!(without.iter().all(|series| series.level && series.points.len() == 1));
         assert!(without.iter().all(|series| series.points[0].0 == 0.0), "{without:?}");
         assert!(with.iter().all(|series| !series.level && series.points[0].0 == 1.0), "{with:?}");

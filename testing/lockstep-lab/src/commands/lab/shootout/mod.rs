@@ -95,6 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         provider: common.provider()?,
         floor: args.floor(),
         galera: common.galera.clone(),
+        lockstep: std::env::current_exe().ok(),
         tables: 4,
         rows: 10_000,
         threads: vec![16, 64],
@@ -149,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             Kind::Alone => 3.0,
             Kind::SemiSync => 5.0,
             Kind::Floor => 6.0,
-            Kind::Galera | Kind::Lockstep(_) => 9.0,
+            Kind::Ingest | Kind::Galera | Kind::Lockstep(_) => 9.0,
         };
         let reads = if spec.reading.is_by(setup) { spec.read_window.as_secs_f64() + 0.5 } else { 0.0 };
         start + filling + (reads + writes) * spec.threads.len() as f64
@@ -220,7 +221,7 @@ fn times(results: &Results, setup: &str, script: &str, threads: u64) -> String {
 
 fn side(setup: Setup) -> Side {
     match setup.kind {
-        Kind::Alone | Kind::SemiSync | Kind::Floor => Side::MariaDb,
+        Kind::Alone | Kind::SemiSync | Kind::Ingest | Kind::Floor => Side::MariaDb,
         Kind::Galera => Side::Galera,
         Kind::Lockstep(_) => Side::Lockstep,
     }
@@ -241,7 +242,7 @@ pub(super) fn page(results: &Results) -> Page {
             "How long a transaction takes that reads and writes",
         ),
     ];
-    let single = |setup: &Setup| !setup.kind.is_copied();
+    let single = |setup: &Setup| !setup.kind.is_copied() && setup.kind != Kind::Ingest;
     let copied = |setup: &Setup| !single(setup) || ["xfs", "no-binlog-innodb-0"].contains(&setup.name());
     for (heading, chosen) in [
         ("With rising numbers of threads: one server", &single as &dyn Fn(&Setup) -> bool),
