@@ -10,7 +10,7 @@ use crate::operator::Answer;
 use crate::options::PolicyChange;
 use crate::reply::Reply;
 use crate::status::Status;
-use crate::submit::{Submission, SubmitError};
+use crate::submit::{NoticeCall, Submission, SubmitError};
 use crate::uuids::{random_uuid, timed_uuid};
 use bytes::Bytes;
 use lockstep_core::policy::Policy;
@@ -241,6 +241,15 @@ impl Node {
     /// [`SubmitError`]: it was not sent.
     pub fn submit_unattended(&self, kind: EntryKind, payload: Bytes) -> Result<(), SubmitError> {
         self.submit_as(Submission::unattended(), kind, payload).map(|_| ())
+    }
+
+    /// As `submit_unattended`; calls `call` if there is something to say before the entry is delivered. For
+    /// [`FrontEnd::Device`].
+    ///
+    /// # Errors
+    /// [`SubmitError`]: it was not sent, and `call` is not called.
+    pub fn submit_with(&self, kind: EntryKind, payload: Bytes, call: NoticeCall) -> Result<(), SubmitError> {
+        self.submit_as(Submission::notifying(call), kind, payload).map(|_| ())
     }
 
     fn submit_as(
