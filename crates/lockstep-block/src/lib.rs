@@ -1,0 +1,12 @@
+//! The block front end: a replicated block device, served over the NBD protocol.
+//!
+//! - [`export`] is the boundary: a device as the NBD server sees it.
+//! - [`device`] is the data path: from a client's writes to the log, and from the log to the device file.
+
+#![warn(missing_docs, unreachable_pub)]
+#![forbid(unsafe_code)]
+
+pub mod device;
+pub mod export;
+
+pub use export::{Attachment, Description, Export, Extent, IoError, Peer, Refusal, RefusalKind};
