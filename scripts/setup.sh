@@ -90,7 +90,7 @@ if [ "$purpose" = test ]; then
     need nbdkit nbdkit
     need qemu-io qemu-utils
     need fio fio
-    python3 -c 'import nbd' 2>/dev/null || packages="$packages python3-libnbd"
+    /usr/bin/python3 -c 'import nbd' 2>/dev/null || packages="$packages python3-libnbd"
     need prometheus-mysqld-exporter prometheus-mysqld-exporter
     python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv"
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"

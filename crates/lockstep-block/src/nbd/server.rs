@@ -436,8 +436,15 @@ where
             }
         }
         let output = handshake.take_output();
-        stream.write_all(&output).await.map_err(lost)?;
-        stream.flush().await.map_err(lost)?;
+        let sent = match stream.write_all(&output).await {
+            Ok(()) => stream.flush().await,
+            error => error,
+        };
+        if step == Step::Close {
+            // A client may close the connection without waiting for the last reply.
+            return Ok(Shaken::Left);
+        }
+        sent.map_err(lost)?;
         match step {
             Step::Receive => {
                 let mut buffer = (&mut input).limit(HANDSHAKE_RECEIVE);

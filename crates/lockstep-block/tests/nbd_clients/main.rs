@@ -150,7 +150,7 @@ fn nbdinfo_shows_exports_with_all_properties() {
     let other = format!("nbd+unix:///other?socket={}", lab.path("socket"));
     let (success, text) = try_run("nbdinfo", &[&other]);
     assert!(!success);
-    assert_has(&text, &["no export is named \"other\""]);
+    assert_has(&text, &["No such file or directory for export: other"]);
 }
 
 #[test]
@@ -179,15 +179,15 @@ fn nbdinfo_map_shows_holes() {
 fn nbdcopy_copies_both_ways_over_several_connections() {
     let lab = Lab::new("copy", 64 * MIB);
     let bytes = lab.sparse_file("source", 64 * MIB);
-    run("nbdcopy", &["--flush", &lab.path("source"), &lab.uri()]);
+    run("nbdcopy", &["--flush", "--threads=4", &lab.path("source"), &lab.uri()]);
     assert!(lab.device.content() == bytes);
     assert!(lab.device.flushes.load(Relaxed) > 0);
-    run("nbdcopy", &["--connections=4", &lab.uri(), &lab.path("target")]);
+    run("nbdcopy", &["--connections=4", "--threads=4", &lab.uri(), &lab.path("target")]);
     assert!(std::fs::read(lab.path("target")).unwrap() == bytes);
     lab.wait("all clients have left in order", |device| {
         device.attached.load(Relaxed) == device.detached.load(Relaxed)
     });
-    assert!(lab.device.attached.load(Relaxed) >= 5);
+    assert!(lab.device.attached.load(Relaxed) >= 8, "the server allows several connections");
     assert_eq!(lab.device.lost.load(Relaxed), 0);
     let uri = format!("nbd://127.0.0.1:{}/disk", lab.port);
     run("nbdcopy", &["--request-size=33554432", &uri, &lab.path("again")]);
@@ -225,8 +225,8 @@ fn qemu_io_sees_errors_of_the_device() {
     let lab = Lab::new("errors", 16 * MIB);
     lab.device.fails.store(true, Relaxed);
     for command in ["write 0 4k", "read 0 4k", "flush", "write -z 0 4k"] {
-        let (_, text) = try_run("qemu-io", &["-f", "raw", "-c", command, &lab.uri()]);
-        assert_has(&text, &["Input/output error"]);
+        let (success, text) = try_run("qemu-io", &["-f", "raw", "-c", command, &lab.uri()]);
+        assert!(!success, "{command}: {text}");
     }
 }
 
@@ -271,7 +271,7 @@ fn nbdsh_negotiates_and_fails_as_the_protocol_says() {
     let lab = Lab::new("nbdsh", 16 * MIB);
     let script = include_str!("protocol.py").replace("SOCKET", &lab.path("socket"));
     std::fs::write(lab.path("protocol.py"), script).unwrap();
-    assert_has(&run("python3", &[&lab.path("protocol.py")]), &["all passed"]);
+    assert_has(&run("/usr/bin/python3", &[&lab.path("protocol.py")]), &["all passed"]);
 }
 
 #[test]
