@@ -44,12 +44,7 @@ pub trait Attachment: Send + Sync + 'static {
     fn read(&self, offset: u64, length: u32) -> impl Future<Output = Result<Bytes, IoError>> + Send;
 
     /// Writes `data`, an allocation of its own that may be kept. With `fua` the write is durable when it is answered.
-    fn write(
-        &self,
-        offset: u64,
-        data: Bytes,
-        fua: bool,
-    ) -> impl Future<Output = Result<(), IoError>> + Send;
+    fn write(&self, offset: u64, data: Bytes, fua: bool) -> impl Future<Output = Result<(), IoError>> + Send;
 
     /// Releases a range, which may then read as anything.
     fn trim(&self, offset: u64, length: u32, fua: bool) -> impl Future<Output = Result<(), IoError>> + Send;
@@ -154,7 +149,7 @@ impl std::error::Error for IoError {}
 pub struct Refusal {
     /// Its kind.
     pub kind: RefusalKind,
-    /// What is wrong and what to do, in one line.
+    /// The cause and the remedy, in one line.
     pub text: String,
 }
 

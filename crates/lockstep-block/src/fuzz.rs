@@ -8,6 +8,7 @@ use lockstep_fuzz::{Target, outcome};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::runtime::Builder;
 
+use crate::nbd::ServerConfig;
 use crate::nbd::handshake::tests::{
     context_data, flags, info_data, modern, option, parse_replies, shelf, string_of,
 };
@@ -15,7 +16,6 @@ use crate::nbd::handshake::{Handshake, Step, TlsMode};
 use crate::nbd::memory::Memory;
 use crate::nbd::request::tests::{decode, request, rules};
 use crate::nbd::request::{Command, Decoder, Next};
-use crate::nbd::ServerConfig;
 use crate::nbd::server::{Service, serve_stream};
 use crate::nbd::wire::{command, option as number};
 use crate::{Description, Peer, RefusalKind};
@@ -151,13 +151,17 @@ fn connections() {
         assert!(device.lost.load(Relaxed) + device.detached.load(Relaxed) == device.attached.load(Relaxed));
         let attached = device.attached.load(Relaxed) - before.0;
         assert!(attached <= 1);
-        outcome(&("x".repeat(received.min(4096) / 16), attached == 1, device.detached.load(Relaxed) - before.1 == 1))
+        outcome(&(
+            "x".repeat(received.min(4096) / 16),
+            attached == 1,
+            device.detached.load(Relaxed) - before.1 == 1,
+        ))
     };
     let mut seeds = options();
     seeds.push([modern(), requests()].concat());
     seeds.push([flags(3), option(number::EXPORT_NAME, b"disk"), requests()].concat());
     let mut target = Target::new("connection", DIR, seeds, &test);
-    // The bytes in flight of a connection twice, as request and as reply; and what the streams hold.
+    // The bytes in flight of a connection twice, as request and as reply; and the buffers of both streams.
     target.memory = ((2 << 20) + (256 << 10), 64);
     target.run();
 }

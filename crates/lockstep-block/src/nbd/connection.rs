@@ -33,7 +33,7 @@ const TICKS: u32 = 4;
 /// Limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Requests that have begun and whose replies are not sent.
+    /// Requests that have begun, until their replies are sent.
     pub(crate) requests: usize,
     /// Bytes of such requests. One request may exceed it, if it is the only one.
     pub(crate) bytes: u64,
@@ -124,7 +124,7 @@ pub(crate) struct Transmission<S, A> {
     /// they are ready.
     waiting: FuturesUnordered<Waiting>,
     executing: usize,
-    /// Requests that have begun and whose replies are not sent: `executing <= begun <= limits.requests`.
+    /// Requests that have begun, until their replies are sent: `executing <= begun <= limits.requests`.
     begun: usize,
     memory: Memory,
     /// The next bytes must come from the client.
@@ -267,7 +267,8 @@ where
         if self.idle_ticks < TICKS {
             return Ok(());
         }
-        let waits_for = if self.output.is_empty() { "sends no more of its request" } else { "takes no replies" };
+        let waits_for =
+            if self.output.is_empty() { "sends no more of its request" } else { "takes no replies" };
         Err(End::Lost(format!("the client {waits_for} for {} s", self.limits.stall.as_secs())))
     }
 
@@ -334,7 +335,9 @@ where
                         return Ok(advanced);
                     };
                     if read? == 0 {
-                        return Err(End::Lost("the client closed the connection without NBD_CMD_DISC".into()));
+                        return Err(End::Lost(
+                            "the client closed the connection without NBD_CMD_DISC".into(),
+                        ));
                     }
                     received = true;
                     advanced = true;

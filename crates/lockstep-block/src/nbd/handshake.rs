@@ -127,11 +127,7 @@ impl Handshake {
     }
 
     /// Goes on with these received bytes, and removes those that it has used.
-    pub(crate) fn next(
-        &mut self,
-        input: &mut BytesMut,
-        exports: &impl Catalogue,
-    ) -> Result<Step, Violation> {
+    pub(crate) fn next(&mut self, input: &mut BytesMut, exports: &impl Catalogue) -> Result<Step, Violation> {
         loop {
             match self.state {
                 State::Flags => {
@@ -311,7 +307,7 @@ impl Handshake {
         self.reply(option, reply::ACK, &[]);
     }
 
-    /// The client is attached: the last reply, and what was agreed. The transmission phase follows.
+    /// Queues the last reply to a client that is attached. The transmission phase follows, under the returned terms.
     pub(crate) fn attached(&mut self, request: &Request, described: &Description) -> Agreed {
         match request.wanted {
             Some(wanted) => self.reply_info(option::GO, &request.name, wanted, described),

@@ -135,9 +135,7 @@ impl Attachment for Share {
     async fn read(&self, offset: u64, length: u32) -> Result<Bytes, IoError> {
         self.begin().await?;
         let start = offset as usize;
-        Ok(Bytes::copy_from_slice(
-            &self.device.disk.read().unwrap().bytes[start..start + length as usize],
-        ))
+        Ok(Bytes::copy_from_slice(&self.device.disk.read().unwrap().bytes[start..start + length as usize]))
     }
 
     async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<(), IoError> {
@@ -158,13 +156,7 @@ impl Attachment for Share {
         Ok(())
     }
 
-    async fn write_zeroes(
-        &self,
-        offset: u64,
-        length: u32,
-        may_trim: bool,
-        fua: bool,
-    ) -> Result<(), IoError> {
+    async fn write_zeroes(&self, offset: u64, length: u32, may_trim: bool, fua: bool) -> Result<(), IoError> {
         self.begin().await?;
         self.device.zeroes.fetch_add(1, Relaxed);
         self.clear(offset, length, may_trim);

@@ -188,7 +188,9 @@ fn merged(extents: &[Extent], length: u32, most: usize) -> Vec<Extent> {
         }
         let full = merged.len() == most;
         match merged.last_mut() {
-            Some(last) if (last.hole, last.zero) == (extent.hole, extent.zero) => last.length += extent.length,
+            Some(last) if (last.hole, last.zero) == (extent.hole, extent.zero) => {
+                last.length += extent.length
+            }
             _ if full => break,
             _ => merged.push(extent),
         }
@@ -270,7 +272,8 @@ mod tests {
     #[test]
     fn extents_are_merged_and_cut_to_the_request() {
         let extent = |length, hole| Extent { length, hole, zero: hole };
-        let extents = [extent(10, false), extent(0, true), extent(5, false), extent(7, true), extent(9, false)];
+        let extents =
+            [extent(10, false), extent(0, true), extent(5, false), extent(7, true), extent(9, false)];
         assert_eq!(merged(&extents, 20, 9), [extent(15, false), extent(5, true)]);
         assert_eq!(merged(&extents, 100, 9), [extent(15, false), extent(7, true), extent(9, false)]);
         assert_eq!(merged(&extents, 100, 1), [extent(15, false)]);

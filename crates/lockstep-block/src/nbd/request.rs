@@ -27,12 +27,32 @@ pub(crate) struct Request {
 /// A command, valid for its export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
-    Read { offset: u64, length: u32 },
-    Write { offset: u64, data: Bytes, fua: bool },
+    Read {
+        offset: u64,
+        length: u32,
+    },
+    Write {
+        offset: u64,
+        data: Bytes,
+        fua: bool,
+    },
     Flush,
-    Trim { offset: u64, length: u32, fua: bool },
-    WriteZeroes { offset: u64, length: u32, may_trim: bool, fua: bool },
-    BlockStatus { offset: u64, length: u32, one: bool },
+    Trim {
+        offset: u64,
+        length: u32,
+        fua: bool,
+    },
+    WriteZeroes {
+        offset: u64,
+        length: u32,
+        may_trim: bool,
+        fua: bool,
+    },
+    BlockStatus {
+        offset: u64,
+        length: u32,
+        one: bool,
+    },
     Cache,
     Disconnect,
     /// The request is not valid, and is answered with this error.
@@ -149,7 +169,7 @@ impl Rules {
             return Err((if writes { NoSpace } else { Invalid }, "the range ends beyond the export"));
         }
         let unit = u64::from(self.minimum_block);
-        if header.offset % unit != 0 || u64::from(header.length) % unit != 0 {
+        if !header.offset.is_multiple_of(unit) || !u64::from(header.length).is_multiple_of(unit) {
             return Err((Invalid, "offset or length is not a multiple of the minimum block size"));
         }
         Ok(())
@@ -168,7 +188,11 @@ impl Header {
             length: fields.u32()?,
         };
         let valid = magic == REQUEST;
-        Some(if valid { Ok(header) } else { Err(Violation("a request does not begin with its magic number")) })
+        Some(if valid {
+            Ok(header)
+        } else {
+            Err(Violation("a request does not begin with its magic number"))
+        })
     }
 
     fn has(&self, flag: u16) -> bool {

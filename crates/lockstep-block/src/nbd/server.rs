@@ -67,7 +67,7 @@ pub struct ServerConfig {
     pub max_connection_bytes: u64,
     /// Bytes of requests in flight of all connections. At least 32 MiB, the longest request.
     pub max_total_bytes: usize,
-    /// How long a client may take to attach, with TLS and with what the export does.
+    /// How long the handshake may take, including TLS and the export's part of an attachment.
     pub handshake_timeout: Duration,
     /// How long a client may make no progress in the middle of a request or reply. A client without requests may be idle for
     /// any time.
@@ -155,8 +155,7 @@ impl Server {
             })?);
         }
         let addresses = bound.iter().filter_map(Bound::address).collect();
-        let listeners =
-            bound.into_iter().map(|bound| tokio::spawn(listen(service.clone(), bound))).collect();
+        let listeners = bound.into_iter().map(|bound| tokio::spawn(listen(service.clone(), bound))).collect();
         let (connections, stop) = (service.connections.clone(), service.stop.clone());
         Ok(Server { addresses, connections, stop, listeners })
     }

@@ -55,14 +55,7 @@ impl fmt::Debug for Counters {
 impl Counters {
     pub(crate) fn new(client: String, log: Log) -> Counters {
         let zero = AtomicU64::default;
-        Counters {
-            client,
-            log,
-            requests: zero(),
-            read_bytes: zero(),
-            written_bytes: zero(),
-            errors: zero(),
-        }
+        Counters { client, log, requests: zero(), read_bytes: zero(), written_bytes: zero(), errors: zero() }
     }
 
     /// Writes a line about this client to the log.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Buf;
+use proptest::prelude::*;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -305,8 +306,7 @@ impl Lab {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let device = Memory::new("disk", Description::new(SIZE));
-        let mut config =
-            ServerConfig::new(vec![Listen::Unix { path: folder.join("socket"), mode: 0o600 }]);
+        let mut config = ServerConfig::new(vec![Listen::Unix { path: folder.join("socket"), mode: 0o600 }]);
         change(&mut config);
         let server = Server::start(config, device.clone()).await.unwrap();
         Lab { folder, device, server: Some(server) }
@@ -436,4 +436,137 @@ async fn refused_export_is_logged_and_go_may_be_repeated() {
     client.read(20 + 12 + 20 + 14 + 20).await.unwrap();
     client.send(&request(0, command::FLUSH, 1, 0, 0)).await;
     assert_eq!(client.simple().await, (0, 1));
+}
+
+/// A request of the model below: its command, its range, and the byte that a write fills it with.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    command: u16,
+    offset: u64,
+    length: u32,
+    fill: u8,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let command = prop_oneof![
+        Just(command::READ),
+        Just(command::WRITE),
+        Just(command::WRITE_ZEROES),
+        Just(command::TRIM),
+        Just(command::FLUSH)
+    ];
+    let length = prop_oneof![1u32..5000, 1u32..200_000];
+    // Some ranges end beyond the device.
+    (command, 0..SIZE, length, any::<u8>()).prop_map(|(command, offset, length, fill)| {
+        let flush = command == command::FLUSH;
+        let (offset, length) = if flush { (0, 0) } else { (offset, length) };
+        Step { command, offset, length, fill }
+    })
+}
+
+/// The model of a disk: applies a request, and returns the expected reply.
+fn expected(disk: &mut [u8], step: Step) -> Result<Vec<u8>, ()> {
+    let (start, end) = (step.offset as usize, step.offset as usize + step.length as usize);
+    let Some(range) = disk.get_mut(start..end) else { return Err(()) };
+    match step.command {
+        command::READ => return Ok(range.to_vec()),
+        command::WRITE => range.fill(step.fill),
+        command::WRITE_ZEROES | command::TRIM => range.fill(0),
+        _ => {}
+    }
+    Ok(Vec::new())
+}
+
+/// Sends all requests at once, in parts of this size, and compares replies and content with the model.
+async fn run_against_model(steps: &[Step], structured: bool, part: usize, limits: Limits) {
+    let bench = Bench::new(structured, limits, 1 << 20).await;
+    let mut bytes = Vec::new();
+    for (cookie, step) in steps.iter().enumerate() {
+        bytes.extend(request(0, step.command, cookie as u64, step.offset, step.length));
+        if step.command == command::WRITE {
+            bytes.resize(bytes.len() + step.length as usize, step.fill);
+        }
+    }
+    let Bench { device, client, end, .. } = bench;
+    let (read, mut write) = tokio::io::split(client.stream);
+    let mut client = Client { stream: tokio::io::join(read, tokio::io::sink()) };
+    let sender = async {
+        for part in bytes.chunks(part) {
+            write.write_all(part).await.unwrap();
+        }
+    };
+    let mut disk = vec![0; SIZE as usize];
+    let receiver = async {
+        // This device answers at once, so that replies have the order of the requests.
+        for (cookie, step) in steps.iter().enumerate() {
+            let cookie = cookie as u64;
+            let reply = expected(&mut disk, *step);
+            match reply {
+                Ok(data) if structured && step.command == command::READ => {
+                    let (kind, from, payload) = client.chunk().await;
+                    assert_eq!((kind, from), (1, cookie));
+                    assert_eq!(payload[..8], step.offset.to_be_bytes());
+                    assert!(payload[8..] == data);
+                }
+                Ok(data) => {
+                    assert_eq!(client.simple().await, (0, cookie));
+                    assert!(client.read(data.len()).await.unwrap() == data);
+                }
+                Err(()) if structured => {
+                    let (kind, from, _) = client.chunk().await;
+                    assert_eq!((kind, from), ((1 << 15) | 1, cookie));
+                }
+                Err(()) => {
+                    let (errno, from) = client.simple().await;
+                    assert!(errno != 0 && from == cookie);
+                }
+            }
+        }
+    };
+    tokio::join!(sender, receiver);
+    assert!(device.content() == disk);
+    drop((client, write));
+    timeout(LONG, end).await.expect("an end in time").unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn replies_and_content_agree_with_a_model(
+        steps in proptest::collection::vec(any_step(), 1..40),
+        structured in any::<bool>(),
+        part in prop_oneof![1usize..100, 1000usize..100_000],
+        requests in 1usize..10,
+        bytes in 1u64..1_000_000,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let limits = Limits { requests, bytes, ..limits() };
+        runtime.block_on(run_against_model(&steps, structured, part, limits));
+    }
+
+    #[test]
+    fn random_bytes_end_a_connection_without_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..5000),
+        structured in any::<bool>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut bench = Bench::new(structured, limits(), 1 << 20).await;
+            // The server may have closed the connection.
+            let _ = bench.client.stream.write_all(&bytes).await;
+            let (device, total) = (bench.device.clone(), bench.total.clone());
+            bench.end().await;
+            assert_eq!(total.available_permits(), 1 << 20);
+            assert_eq!(device.lost.load(Relaxed), 1);
+        });
+    }
 }

@@ -95,8 +95,7 @@ fn try_run(program: &str, arguments: &[&str]) -> (bool, String) {
         .args(arguments)
         .output()
         .unwrap_or_else(|error| panic!("{program}: {error}"));
-    let text =
-        [String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)].concat();
+    let text = [String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)].concat();
     assert!(
         !matches!(output.status.code(), Some(124 | 127 | 137)),
         "{program} is missing (scripts/setup.sh test installs it) or hangs: {text}"
@@ -239,10 +238,7 @@ fn qemu_img_converts_and_compares() {
     assert!(lab.device.content() == bytes);
     assert_has(&run("qemu-img", &["compare", "-f", "raw", &source, &uri]), &["identical"]);
     run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &uri, &target]);
-    assert_has(
-        &run("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", &target, &uri]),
-        &["identical"],
-    );
+    assert_has(&run("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", &target, &uri]), &["identical"]);
     assert_has(&run("qemu-img", &["info", "-f", "raw", &uri]), &["32 MiB"]);
     assert_has(&run("qemu-img", &["map", "-f", "raw", "--output=json", &uri]), &[r#""zero": true"#]);
 }
@@ -272,6 +268,30 @@ fn nbdsh_negotiates_and_fails_as_the_protocol_says() {
     let script = include_str!("protocol.py").replace("SOCKET", &lab.path("socket"));
     std::fs::write(lab.path("protocol.py"), script).unwrap();
     assert_has(&run("/usr/bin/python3", &[&lab.path("protocol.py")]), &["all passed"]);
+}
+
+/// nbdkit as a client: it passes everything on that its own clients ask for.
+#[test]
+fn nbdkit_forwards_all_requests() {
+    let lab = Lab::new("nbdkit", 16 * MIB);
+    let bytes = lab.sparse_file("source", 16 * MIB);
+    let script = format!(
+        "nbdinfo --json $uri | grep -q '\"can_fast_zero\": true' && nbdcopy {0} $uri && nbdcopy $uri {1} \
+         && qemu-io -f raw -c 'write -z 0 1M' -c 'write -f -P 3 1M 1M' -c 'discard 2M 1M' -c flush $uri \
+         && qemu-img map -f raw --output=json $uri",
+        lab.path("source"),
+        lab.path("target")
+    );
+    let remote = format!("uri={}", lab.uri());
+    run("nbdkit", &["-U", "-", "nbd", &remote, "--run", &script]);
+    assert!(std::fs::read(lab.path("target")).unwrap() == bytes);
+    let content = lab.device.content();
+    let mib = MIB as usize;
+    assert!(content[..mib].iter().all(|byte| *byte == 0));
+    assert!(content[mib..2 * mib].iter().all(|byte| *byte == 3));
+    assert!(content[3 * mib..] == bytes[3 * mib..]);
+    assert!(lab.device.durable_writes.load(Relaxed) >= 1);
+    assert!(lab.device.trims.load(Relaxed) >= 1);
 }
 
 #[test]

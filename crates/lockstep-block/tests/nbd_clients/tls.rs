@@ -125,8 +125,7 @@ fn qemu_connects_with_tls() {
         "tls-creds-x509,id=tls0,endpoint=client,dir={}",
         authority.client("client", Some(&authority))
     );
-    let image =
-        format!("driver=nbd,host=127.0.0.1,port={},export=disk,tls-creds=tls0", lab.port);
+    let image = format!("driver=nbd,host=127.0.0.1,port={},export=disk,tls-creds=tls0", lab.port);
     assert_has(&run("qemu-img", &["info", "--object", &object, "--image-opts", &image]), &["16 MiB"]);
     let commands = ["-c", "write -P 5 1000 3M", "-c", "read -P 5 1000 3M", "-c", "flush"];
     let arguments = [&["--object", &object, "--image-opts"][..], &commands, &[&image]].concat();
