@@ -247,7 +247,8 @@ fn qemu_img_converts_and_compares() {
 fn fio_verifies_what_it_wrote() {
     let lab = Lab::new("fio", 64 * MIB);
     let uri = format!("--uri={}", lab.uri());
-    let common = ["--name=verify", "--ioengine=nbd", &uri, "--size=64m", "--verify_fatal=1"];
+    let common =
+        ["--name=verify", "--ioengine=nbd", &uri, "--size=64m", "--verify_fatal=1", "--verify_state_save=0"];
     for options in [
         &["--rw=randwrite", "--bs=4k", "--iodepth=32", "--verify=crc32c", "--fsync=64"][..],
         &["--rw=write", "--bs=1m", "--iodepth=4", "--verify=crc32c"],
