@@ -149,7 +149,7 @@ impl std::error::Error for IoError {}
 pub struct Refusal {
     /// Its kind.
     pub kind: RefusalKind,
-    /// What is wrong and what to do, in one line.
+    /// The cause and the remedy, in one line.
     pub text: String,
 }
 
