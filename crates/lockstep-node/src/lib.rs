@@ -43,4 +43,5 @@ pub use metrics::{Metric, MetricKind};
 pub use operator::{Answer, Command, Held, HeldMember};
 pub use status::{ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, SILENT, Status};
 pub use submit::{Notice, NoticeCall, Submission, SubmitError};
+pub use uuids::random_uuid;
 pub use wire::{Health, Hello};

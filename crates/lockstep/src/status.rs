@@ -9,6 +9,7 @@ use lockstep_local::{print, say};
 use lockstep_node::MemberStatus;
 
 use crate::binlog::{BinlogStatus, ConsumerStatus, IngestStatus};
+use crate::block::BlockStatus;
 use crate::fetch;
 use crate::query::{self, ClusterStatus, duration};
 use crate::source::Source;
@@ -133,6 +134,10 @@ pub(crate) fn table(merged: &ClusterStatus) -> String {
     if let Some(ingest) = status.front_end.as_ref().and_then(IngestStatus::in_page) {
         out.push('\n');
         out.push_str(&ingest_lines(&ingest));
+    }
+    if let Some(block) = status.front_end.as_ref().and_then(BlockStatus::in_page) {
+        out.push('\n');
+        out.push_str(&block.text());
     }
     for note in notes {
         let _ = write!(out, "\nnote: {note}");

@@ -23,4 +23,6 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use replica::{Config, Log, NotSent, Replica, ReplicaAttachment, ReplicaStatus, Tag};
+pub use replica::{
+    Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment, ReplicaStatus, SessionStatus,
+};

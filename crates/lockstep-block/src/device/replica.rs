@@ -49,14 +49,28 @@ const EXTENTS_MAX: usize = 2048;
 /// How often an attach tries again whose entry came too late.
 const ATTACH_TRIES: usize = 5;
 
-/// The name of an entry towards the log.
+/// An entry of writes that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tag {
-    /// The attachment's epoch.
-    pub epoch: u64,
-    /// The number of an entry of writes; 0: a control entry.
-    pub number: u64,
+struct Tag {
+    epoch: u64,
+    number: u64,
 }
+
+/// What the log may say of an entry apart from its delivery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// It is as durable as the commit policy asks, and not committed yet. That counts once everything up to this seqno was
+    /// delivered: one of those entries may have ended the attachment.
+    Acknowledged {
+        /// The last committed seqno then.
+        after: Seqno,
+    },
+    /// The log may have lost it. It may be delivered all the same.
+    Lost,
+}
+
+/// Receives a notice, if there is one.
+pub type NoticeCall = Box<dyn FnOnce(Notice) + Send>;
 
 /// The log did not take an entry. The replica sends it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,12 +80,9 @@ pub struct NotSent;
 pub trait Log: Send + Sync + 'static {
     /// Sends an entry. Entries come out in the order in which they were sent, but some may be lost.
     ///
-    /// The log calls [`Replica::acknowledged`] if it has the entry as durably as the commit policy asks before it is committed,
-    /// and [`Replica::lost`] if it may have lost it.
-    ///
     /// # Errors
     /// [`NotSent`].
-    fn submit(&self, tag: Tag, payload: Bytes) -> Result<(), NotSent>;
+    fn submit(&self, payload: Bytes, notice: NoticeCall) -> Result<(), NotSent>;
 
     /// The device file has everything up to this seqno, durably.
     fn finished(&self, seqno: Seqno);
@@ -351,7 +362,10 @@ impl<L: Log> Replica<L> {
     }
 
     /// Waits for [`Replica::caught_up`].
-    async fn until_caught_up(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// It takes too long: a text for people.
+    pub async fn until_caught_up(&self) -> Result<(), String> {
         let until = Instant::now() + CONTROL_TIMEOUT;
         loop {
             let changed = self.0.changed.notified();
@@ -439,26 +453,12 @@ impl<L: Log> Replica<L> {
         Ok(())
     }
 
-    /// The log has this entry as durably as the commit policy asks, before it is committed. It counts once all entries up to
-    /// `after` were taken, because one of them may have ended the attachment.
-    pub fn acknowledged(&self, tag: Tag, after: Seqno) {
-        let mut state = self.lock();
-        if tag.number > 0 {
-            state.early.push((tag, after));
-            state.count_early();
-        }
-        drop(state);
-        self.wake();
-    }
-
-    /// The log may have lost this entry.
-    pub fn lost(&self, tag: Tag) {
-        let mut state = self.lock();
-        if let Some(session) = state.session.as_mut().filter(|session| session.epoch() == tag.epoch) {
+    /// An entry of this member came out, and was refused: under a weak policy it does not lead.
+    pub fn refused(&self, seqno: Seqno) {
+        if let Some(session) = &mut self.lock().session {
             session.on_lost();
         }
-        drop(state);
-        self.wake();
+        self.pass(seqno);
     }
 
     /// Ends the background threads and all requests.
@@ -498,7 +498,13 @@ impl<L: Log> Replica<L> {
             ToSend::Again(payload) => payload,
             ToSend::Runs(runs) => Entry::Writes { epoch, number, clock: clock(), runs }.encode(),
         };
-        if self.0.log.submit(Tag { epoch, number }, payload.clone()).is_err() {
+        let (shared, tag) = (Arc::downgrade(&self.0), Tag { epoch, number });
+        let notice = move |notice| {
+            if let Some(shared) = shared.upgrade() {
+                Replica(shared).noticed(tag, notice);
+            }
+        };
+        if self.0.log.submit(payload.clone(), Box::new(notice)).is_err() {
             return false;
         }
         let mut state = self.lock();
@@ -506,6 +512,23 @@ impl<L: Log> Replica<L> {
             session.sent(number, payload, Instant::now());
         }
         true
+    }
+
+    fn noticed(&self, tag: Tag, notice: Notice) {
+        let mut state = self.lock();
+        match notice {
+            Notice::Acknowledged { after } => {
+                state.early.push((tag, after));
+                state.count_early();
+            }
+            Notice::Lost => {
+                if let Some(session) = state.session.as_mut().filter(|session| session.epoch() == tag.epoch) {
+                    session.on_lost();
+                }
+            }
+        }
+        drop(state);
+        self.wake();
     }
 
     /// Submits writes that nobody flushes, and sends again what was lost. Returns after [`Replica::close`].
@@ -527,6 +550,21 @@ impl<L: Log> Replica<L> {
             drop(locked);
             self.send();
             state = self.lock();
+        }
+    }
+
+    /// Sends all dirty writes, and waits until they are committed, within this time: the member is about to end in order.
+    pub fn drain(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
+        self.lock().seal(&(0..u64::MAX));
+        self.send();
+        let mut state = self.lock();
+        while !state.closing
+            && Instant::now() < until
+            && state.session.as_ref().is_some_and(|session| session.uncommitted() > 0)
+        {
+            let waited = self.0.work.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -557,8 +595,8 @@ impl<L: Log> Replica<L> {
                 }
             }
             if sent.is_none_or(|at| at.elapsed() >= CONTROL_AGAIN) {
-                let tag = Tag { epoch: 0, number: 0 };
-                sent = self.0.log.submit(tag, payload.clone()).ok().map(|()| Instant::now());
+                let submitted = self.0.log.submit(payload.clone(), Box::new(|_| {}));
+                sent = submitted.ok().map(|()| Instant::now());
             }
             if Instant::now() >= until {
                 return None;

@@ -2,7 +2,7 @@
 
 use super::attachments::Holder;
 use super::file::DeviceFile;
-use super::replica::{Config, Log, NotSent, Replica, ReplicaAttachment, Tag};
+use super::replica::{Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
 use crate::export::{Attachment, Export, Peer, RefusalKind};
 use bytes::Bytes;
 use lockstep_core::{MemberId, Seqno, Uuid};
@@ -18,14 +18,14 @@ const CLIENT: Peer = Peer::Uid(7);
 /// The log of all members: what was sent, and what is committed.
 #[derive(Default)]
 struct Wire {
-    sent: Mutex<VecDeque<(MemberId, Tag, Bytes)>>,
+    sent: Mutex<VecDeque<(MemberId, Bytes)>>,
     committed: Mutex<Vec<(MemberId, Bytes)>>,
     /// Nothing is committed, and nobody has a majority.
     cut: AtomicBool,
     /// Every so many entries one is lost; 0: none.
     loses: AtomicI64,
     /// Those, until their origins are told.
-    lost: Mutex<Vec<(MemberId, Tag)>>,
+    lost: Mutex<Vec<NoticeCall>>,
 }
 
 struct MemoryLog {
@@ -36,13 +36,13 @@ struct MemoryLog {
 }
 
 impl Log for MemoryLog {
-    fn submit(&self, tag: Tag, payload: Bytes) -> Result<(), NotSent> {
+    fn submit(&self, payload: Bytes, notice: NoticeCall) -> Result<(), NotSent> {
         let every = self.wire.loses.load(Ordering::SeqCst);
         let count = self.count.fetch_add(1, Ordering::SeqCst);
         if every == 0 || count % every != every - 1 {
-            self.wire.sent.lock().unwrap().push_back((self.member, tag, payload));
+            self.wire.sent.lock().unwrap().push_back((self.member, payload));
         } else {
-            self.wire.lost.lock().unwrap().push((self.member, tag));
+            self.wire.lost.lock().unwrap().push(notice);
         }
         Ok(())
     }
@@ -162,15 +162,14 @@ impl Group {
     fn step(&mut self) -> bool {
         let mut moved = false;
         if !self.wire.cut.load(Ordering::SeqCst)
-            && let Some((origin, _, payload)) = self.wire.sent.lock().unwrap().pop_front()
+            && let Some((origin, payload)) = self.wire.sent.lock().unwrap().pop_front()
         {
             self.wire.committed.lock().unwrap().push((origin, payload));
             moved = true;
         }
         let lost = std::mem::take(&mut *self.wire.lost.lock().unwrap());
+        lost.into_iter().for_each(|notice| notice(Notice::Lost));
         for process in self.members.iter_mut().flatten() {
-            let member = process.replica.log().member;
-            lost.iter().filter(|lost| lost.0 == member).for_each(|lost| process.replica.lost(lost.1));
             loop {
                 let entry = self.wire.committed.lock().unwrap().get(process.next).cloned();
                 let Some((origin, payload)) = entry else { break };

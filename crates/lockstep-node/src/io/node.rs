@@ -467,6 +467,12 @@ impl Node {
         self.shared.published.is_primary()
     }
 
+    /// Whether a majority has answered within the election timeout, by a clock that counts a suspended machine's time. Without
+    /// it, another member may have become the leader.
+    pub fn is_live(&self) -> bool {
+        self.shared.published.is_live()
+    }
+
     /// This member's identity.
     pub fn identity(&self) -> Identity {
         self.shared.published.identity()
