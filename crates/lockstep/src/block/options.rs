@@ -232,7 +232,9 @@ impl ServeArgs {
             .ok_or("where clients connect is missing: give --listen unix:PATH or tcp:HOST:PORT")?;
         let listen = listen.split(',').map(place).collect::<Result<_, _>>()?;
         let tls = match (args.ssl_cert, args.ssl_key, args.ssl_ca) {
-            (Some(cert), Some(key), ca) => Some(TlsFiles { cert, key, require_client_certificate: ca.is_some(), ca }),
+            (Some(cert), Some(key), ca) => {
+                Some(TlsFiles { cert, key, require_client_certificate: ca.is_some(), ca })
+            }
             (None, None, None) => None,
             _ => return Err("--ssl-cert and --ssl-key belong together: give both".into()),
         };
