@@ -426,6 +426,45 @@ fn flush_waits_for_a_majority() {
     group.assert_equal_copies();
 }
 
+/// Under a weak protocol the deposed leader has answered what the others lack: its process ends, and keeps the lost entries.
+#[test]
+fn deposed_primary_of_a_weak_protocol_ends_and_comes_back_as_a_copy() {
+    let mut group = Group::new("deposed", 3, false, "a");
+    let mut old = group.attach(0, "disk");
+    old.write(0, &[1; SECTOR]).unwrap();
+    old.flush().unwrap();
+    group.assert_equal_copies();
+    for at in [1, 2] {
+        group.signal(at, "-STOP");
+    }
+    old.write(0, &[2; SECTOR]).unwrap();
+    old.flush().unwrap();
+    group.signal(0, "-STOP");
+    for at in [1, 2] {
+        // What the kernel has received for a stopped process is lost with a killed one.
+        group.kill(at);
+        group.start(at);
+    }
+    let name = group.promote(1);
+    let mut client = group.attach(1, &name);
+    assert_eq!(client.read(0, 1).unwrap(), [1], "only the primary had the last flush");
+    client.write(0, &[3; SECTOR]).unwrap();
+    client.flush().unwrap();
+    group.signal(0, "-CONT");
+    assert!(old.write(0, &[4; SECTOR]).and_then(|()| old.flush()).is_err());
+    let mut process = group.processes[0].take().unwrap();
+    let end = Instant::now() + PATIENCE;
+    while process.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "the deposed member goes on\n{}", group.logs());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    group.start(0);
+    client.detach();
+    group.assert_equal_copies();
+    let rescued = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().contains("rescue");
+    assert!(std::fs::read_dir(group.member(0)).unwrap().flatten().any(rescued), "the lost flush is kept");
+}
+
 #[test]
 fn weak_protocols_answer_without_the_others_and_keep_the_order() {
     let mut group = Group::new("weak", 3, false, "a");

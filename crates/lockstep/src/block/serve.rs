@@ -243,8 +243,9 @@ fn deliver_all(node: &Node, replica: &Replica<NodeLog>, failed: &mpsc::Receiver<
 }
 
 const STATE_NEEDED: &str = "the members' logs do not continue this copy: it was away for longer than the log is kept, or it is new \
-                            in a group that has removed the beginning of its log. This version cannot copy a device from another \
-                            member: stop the group, and copy device.img and device.state of a stopped member to this one";
+                            in a group that has removed the beginning of its log. This version does not copy a device from \
+                            another member by itself. Stop one other member, empty this member's directory, copy device.img and \
+                            device.state of the stopped one into it, and start both";
 
 fn view(replica: &Replica<NodeLog>, info: &ViewInfo, in_log: bool) -> Result<(), String> {
     if info.status != ViewStatus::Primary {
