@@ -173,7 +173,7 @@ impl Submission {
         true
     }
 
-    /// A submission whose entry is delivered like one of another member, with a call for what there is to say before.
+    /// A submission whose entry is delivered like one of another member, with a call for a notice before.
     pub(crate) fn notifying(call: NoticeCall) -> Submission {
         Submission(Arc::new(SubmissionInner { slot: Mutex::new(Slot::Notifies(Call(call))) }))
     }

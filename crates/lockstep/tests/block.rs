@@ -382,7 +382,7 @@ fn killed_members_lose_no_flushed_write() {
 }
 
 #[test]
-fn two_copies_and_an_arbitrator_survive_a_primary_that_stands_still() {
+fn two_copies_and_arbitrator_survive_stopped_primary() {
     let group = Group::new("pause", 3, true, "c");
     let mut model = Model::new(500);
     let mut old = group.attach(0, "disk");
@@ -428,7 +428,7 @@ fn flush_waits_for_a_majority() {
 
 /// Under a weak protocol the deposed leader has answered what the others lack: its process ends, and keeps the lost entries.
 #[test]
-fn deposed_primary_of_a_weak_protocol_ends_and_comes_back_as_a_copy() {
+fn deposed_primary_of_weak_protocol_returns_as_equal_copy() {
     let mut group = Group::new("deposed", 3, false, "a");
     let mut old = group.attach(0, "disk");
     old.write(0, &[1; SECTOR]).unwrap();
@@ -441,7 +441,7 @@ fn deposed_primary_of_a_weak_protocol_ends_and_comes_back_as_a_copy() {
     old.flush().unwrap();
     group.signal(0, "-STOP");
     for at in [1, 2] {
-        // What the kernel has received for a stopped process is lost with a killed one.
+        // Messages that the kernel has received for a stopped process are lost with a killed one.
         group.kill(at);
         group.start(at);
     }

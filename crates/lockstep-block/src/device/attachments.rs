@@ -1,4 +1,4 @@
-//! Who may write: a state that every copy computes from the log alone.
+//! The device's writer: a state that every copy computes from the log alone.
 //!
 //! An attachment has an *epoch*. A client's coming and leaving are log entries, and each entry of writes names its epoch and
 //! its number there. A copy takes writes of the present epoch, of the member that owns it, in the order of their numbers

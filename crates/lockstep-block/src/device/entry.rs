@@ -152,7 +152,7 @@ impl Entry {
             1 => {
                 let (epoch, number, clock) = (r.u64()?, r.u64()?, r.u64()?);
                 let count = r.u32()? as usize;
-                // No allocation beyond what the payload can hold.
+                // The payload bounds the allocation.
                 let mut runs = Vec::with_capacity(count.min(payload.len() / RUN_HEADER));
                 for _ in 0..count {
                     runs.push(decode_run(&mut r)?);

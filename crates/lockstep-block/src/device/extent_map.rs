@@ -1,4 +1,4 @@
-//! A map from ranges of bytes to what was written there last.
+//! A map from ranges of bytes to their last writes.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Bytes of memory that a run takes beside its data, roughly.
 const RUN_BYTES: u64 = 128;
 
-/// What was written to a range.
+/// The content of a written range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// These bytes.
@@ -43,7 +43,7 @@ pub struct Run {
     pub offset: u64,
     /// Its length; not 0. For [`Content::Data`] the number of the bytes.
     pub length: u64,
-    /// What was written.
+    /// Its content.
     pub content: Content,
 }
 

@@ -143,7 +143,7 @@ impl DeviceFile {
         if self.file.metadata()?.len() < size { self.file.set_len(size) } else { Ok(()) }
     }
 
-    /// Reads. What lies behind the end reads as zeroes.
+    /// Reads. Bytes behind the end read as zeroes.
     ///
     /// # Errors
     /// As of the file system.

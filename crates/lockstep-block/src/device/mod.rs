@@ -1,8 +1,8 @@
 //! The data path of a replicated device.
 //!
 //! - [`entry`]: the log entries of a device.
-//! - [`extent_map`], [`overlay`]: what was written and is not on the device file yet.
-//! - [`attachments`]: who may write, as the log has it.
+//! - [`extent_map`], [`overlay`]: writes that are not on the device file yet.
+//! - [`attachments`]: the writer, as the log has it.
 //! - [`file`]: the device file, and the position that it has.
 //! - [`replica`]: all of them on one member.
 //!

@@ -1,4 +1,4 @@
-//! What was written and is not on the device file yet.
+//! Writes that are not on the device file yet.
 //!
 //! Four layers, the newest first:
 //!
@@ -91,7 +91,7 @@ impl Overlay {
         }
     }
 
-    /// The attachment has ended: what is not committed never happened.
+    /// The attachment has ended: forgets writes that are not committed.
     pub fn discard(&mut self) {
         self.dirty = ExtentMap::default();
         self.flying = ExtentMap::default();

@@ -1,10 +1,10 @@
 //! A device on one member: the overlay, the attachment, the device file and the log, used by several threads.
 //!
-//! | who | calls |
+//! | thread | calls |
 //! |---|---|
 //! | the thread that takes the log's deliveries | [`Replica::deliver`], [`Replica::pass`], [`Replica::connected`] |
 //! | a thread of its own | [`Replica::write_back`]: from the overlay to the device file |
-//! | a thread of its own | [`Replica::submit_in_background`]: writes that nobody flushes, and what was lost |
+//! | a thread of its own | [`Replica::submit_in_background`]: writes that nobody flushes, and lost entries |
 //! | tasks of the server | [`crate::Export`], [`crate::Attachment`] |
 //!
 //! No lock is held across I/O.
@@ -56,7 +56,7 @@ struct Tag {
     number: u64,
 }
 
-/// What the log may say of an entry apart from its delivery.
+/// News of an entry apart from its delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// It is as durable as the commit policy asks, and not committed yet. That counts once everything up to this seqno was
@@ -749,7 +749,7 @@ impl<L: Log> Replica<L> {
         Ok(())
     }
 
-    /// Tries again while the disk is full. Every other error is final: after a failed sync, what the file holds is unknown.
+    /// Tries again while the disk is full. Every other error is final: after a failed sync, the content of the file is unknown.
     fn until_it_fits(&self, write: impl Fn(&DeviceFile) -> std::io::Result<()>) -> Result<(), String> {
         loop {
             let Err(error) = write(&self.0.file) else {
@@ -826,7 +826,7 @@ impl<L: Log> Export for Replica<L> {
     }
 }
 
-/// What to do with a client.
+/// The next step with a client.
 enum Way {
     /// It joins the session of this epoch. It is counted.
     Join(u64),

@@ -1,7 +1,7 @@
 //! The attachment of this member: its entries of writes, from the first send until they are committed.
 //!
-//! Entries are sent in the order of their numbers, several at a time. What may have been lost is sent again, with all that
-//! follows it ("go back n"): copies ignore the numbers that they know.
+//! Entries are sent in the order of their numbers, several at a time. A lost entry is sent again with all that follow it ("go
+//! back n"): copies ignore the numbers that they know.
 //!
 //! **Invariant**: `committed <= acknowledged <= last`, and `committed <= sent <= last`. `entries` are those after `committed`.
 
@@ -31,7 +31,7 @@ struct Pending {
     bytes: u64,
 }
 
-/// What is to be sent next.
+/// The next thing to send.
 #[derive(Debug)]
 pub(crate) enum ToSend {
     /// These runs, for the first time.

@@ -15,7 +15,7 @@ use std::time::Duration;
 const SIZE: u64 = 1 << 20;
 const CLIENT: Peer = Peer::Uid(7);
 
-/// The log of all members: what was sent, and what is committed.
+/// The log of all members: sent and committed entries.
 #[derive(Default)]
 struct Wire {
     sent: Mutex<VecDeque<(MemberId, Bytes)>>,
@@ -338,7 +338,7 @@ fn lost_entries_are_sent_again_in_order() {
 }
 
 #[test]
-fn plain_name_is_refused_after_a_crash_and_the_promoted_one_attaches() {
+fn plain_name_is_refused_after_crash_until_promotion() {
     let mut group = Group::new("crash", 2);
     let client = group.attach(0, "disk").unwrap();
     group.write(&client, 0, 1, 4096);
@@ -479,7 +479,7 @@ fn random_crashes_lose_no_flushed_write() {
                 );
                 (flushed[sector as usize], written[sector as usize]) = (found, found);
             }
-            // What was read before the crash must not go back now.
+            // Values that were read must not go back at the next crash.
             group.flush(&client);
             for _ in 0..40 {
                 match random.below(8) {
@@ -510,7 +510,7 @@ fn random_crashes_lose_no_flushed_write() {
             }
             drop(client);
             group.kill(primary);
-            // What it had sent may be committed or lost.
+            // The entries that it had sent may be committed or lost.
             if random.below(2) == 0 {
                 group.wire.sent.lock().unwrap().clear();
             }

@@ -58,7 +58,7 @@ fn own_entry_is_delivered_as_on_every_copy() {
 }
 
 #[test]
-fn weak_policy_acknowledges_before_the_commit_and_delivers_after_it() {
+fn weak_policy_acknowledges_before_commit_and_delivers_after() {
     let mut lab = lab(3);
     lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     lab.run(500_000);
