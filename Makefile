@@ -30,7 +30,7 @@ CARGO := cargo
 LOCKED := --locked
 # All packages and features at once, even for a single package: other combinations would make cargo compile shared
 # dependencies again. Tests on real servers run only if named.
-ALL := --workspace --features lockstep-lab/servers,lockstep/servers,lockstep-binlog/servers
+ALL := --workspace --features lockstep-lab/servers,lockstep/servers,lockstep-binlog/servers,lockstep-block/servers
 # The programs that tests on real servers need.
 PROGRAMS := -p lockstep-wsrep -p lockstep -p lockstep-floor
 
@@ -72,7 +72,7 @@ check: setup-test
 	$(call say,clippy)
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
 		$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings && \
-		$(CARGO) clippy $(LOCKED) --workspace --all-features --test servers --test check_servers --test binlog_servers -- -D warnings; \
+		$(CARGO) clippy $(LOCKED) --workspace --all-features --test servers --test check_servers --test binlog_servers --test nbd_clients -- -D warnings; \
 	else \
 		echo "NOT CHECKED: this Rust toolchain has no clippy (Debian's lacks it, rustup's has it)"; \
 	fi
@@ -131,7 +131,7 @@ sim-mutations:
 
 # Runs the fuzz targets of `cargo test` for longer: some 30, two at a time, MINUTES in all. A failing input is saved in its
 # crate's fuzz-corpus. KEEP=1 also saves some inputs that made more progress than any before.
-FUZZED := core log rows node net wsrep binlog
+FUZZED := core log rows node net wsrep binlog block
 
 .PHONY: fuzz
 fuzz:
@@ -161,14 +161,14 @@ servers-short:
 	$(call say,real servers (some minutes))
 	@scripts/servers.sh short
 	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers -- few_
-	@$(CARGO) test $(LOCKED) $(ALL) --test binlog_servers -- --test-threads=1
+	@$(CARGO) test $(LOCKED) $(ALL) --test binlog_servers --test nbd_clients -- --test-threads=1
 
 # check_servers compares `lockstep check` with a server's own answer for each option.
 servers: setup-test
 	$(call say,real servers: about twenty minutes)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@scripts/servers.sh all
-	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers --test binlog_servers -- --test-threads=1
+	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers --test binlog_servers --test nbd_clients -- --test-threads=1
 
 # Includes tests of a minute or more that have a shorter version.
 .PHONY: servers-long
@@ -176,7 +176,7 @@ servers-long: setup-test
 	$(call say,real servers: all tests)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),20) scripts/servers.sh longest
-	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers --test binlog_servers -- --test-threads=1
+	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers --test binlog_servers --test nbd_clients -- --test-threads=1
 
 FAULTS ?=
 PROVIDER ?=

@@ -52,7 +52,7 @@ flock -n 9 || fail "another run uses $root: wait for it, or set LOCKSTEP_DEBIAN_
 
 say "building"
 (cd "$here" && cargo build --quiet --locked --release -p lockstep-wsrep -p lockstep -p lockstep-floor)
-tests=$(cd "$here" && cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers,lockstep-binlog/servers --test servers --no-run \
+tests=$(cd "$here" && cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers,lockstep-binlog/servers,lockstep-block/servers --test servers --no-run \
     --message-format=json | sed -n 's/.*"executable":"\([^"]*\/servers-[^"]*\)".*/\1/p' | tail -n 1)
 [ -x "$tests" ] || fail "cargo did not report the path of the tests"
 # The tests look for the release build in $CARGO_TARGET_DIR/release, inside the root directory, too.

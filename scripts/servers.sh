@@ -66,7 +66,7 @@ longest)
     ;;
 esac
 
-binary=$(cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers,lockstep-binlog/servers --test servers --no-run --message-format=json |
+binary=$(cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers,lockstep-binlog/servers,lockstep-block/servers --test servers --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/servers-[^"]*\)".*/\1/p' | tail -n 1)
 [ -x "$binary" ] || {
     echo "servers: cargo did not report the path of the tests" >&2

@@ -84,6 +84,13 @@ if [ "$purpose" = test ]; then
     need mkfs.xfs xfsprogs
     need mkfs.ext4 e2fsprogs
     need mount mount
+    need nbdinfo libnbd-bin
+    need nbdfuse nbdfuse
+    need fusermount3 fuse3
+    need nbdkit nbdkit
+    need qemu-io qemu-utils
+    need fio fio
+    /usr/bin/python3 -c 'import nbd' 2>/dev/null || packages="$packages python3-libnbd"
     need prometheus-mysqld-exporter prometheus-mysqld-exporter
     need javac default-jdk-headless
     need mvn maven

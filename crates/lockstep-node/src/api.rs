@@ -91,6 +91,10 @@ pub enum FrontEnd {
         /// Where the deliveries begin without a position.
         begins: Beginning,
     },
+    /// A program that keeps a copy of data without a database, such as a block device. It is a member with data: it may lead,
+    /// and its state may be transferred. It takes only what Raft has committed, its own entries among the others' (see
+    /// [`crate::Node::submit_with`]). Without a position it begins at the beginning of a log that has lost nothing.
+    Device,
     /// Nothing: an arbitrator. An entry is finished once it is committed, and none is delivered.
     Nothing,
 }
@@ -109,6 +113,16 @@ impl FrontEnd {
     /// Whether this is a database.
     pub fn is_database(self) -> bool {
         self == FrontEnd::Database
+    }
+
+    /// Whether it keeps a copy of the data. A member that does not is an arbitrator to the others.
+    pub fn keeps_data(self) -> bool {
+        matches!(self, FrontEnd::Database | FrontEnd::Device)
+    }
+
+    /// Whether it takes entries only once they are committed, also under a weak policy.
+    pub(crate) fn takes_committed_only(self) -> bool {
+        matches!(self, FrontEnd::Reader { .. } | FrontEnd::Device)
     }
 }
 

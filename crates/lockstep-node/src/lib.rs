@@ -42,5 +42,6 @@ pub use lockstep_net as net;
 pub use metrics::{Metric, MetricKind};
 pub use operator::{Answer, Command, Held, HeldMember};
 pub use status::{ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, SILENT, Status};
-pub use submit::{Submission, SubmitError};
+pub use submit::{Notice, NoticeCall, Submission, SubmitError};
+pub use uuids::random_uuid;
 pub use wire::{Health, Hello};

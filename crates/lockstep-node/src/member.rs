@@ -11,6 +11,8 @@ mod context;
 mod deferred_sync;
 mod delivery;
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod disks;
 mod facts;
 #[cfg(test)]
@@ -318,10 +320,11 @@ impl Member {
         }
     }
 
-    /// Whether delivery stops at the commit index even under a weak policy: this member donates or leaves, or has a reader.
+    /// Whether delivery stops at the commit index even under a weak policy: this member donates or leaves, or has no database.
     fn delivers_committed_only(&self) -> bool {
-        let reads = matches!(self.ctx.front_end, FrontEnd::Reader { .. });
-        reads || self.recovery.transfers.is_donating() || self.roster.leave.has_begun()
+        self.ctx.front_end.takes_committed_only()
+            || self.recovery.transfers.is_donating()
+            || self.roster.leave.has_begun()
     }
 
     fn policy_step(&mut self) {

@@ -6,6 +6,7 @@
 //! is delivered like one of another member.
 
 use crate::api::{Ordered, SubmitOutcome};
+use lockstep_core::Seqno;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -23,11 +24,37 @@ pub enum SubmitError {
     Busy,
 }
 
+/// What a device learns of its own entry apart from the entry's delivery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// The entry meets a weak policy, and is not committed yet. It counts after the deliveries up to this seqno.
+    Acknowledged {
+        /// The last committed seqno then.
+        after: Seqno,
+    },
+    /// The log may have lost the entry. It may be delivered all the same.
+    Lost,
+}
+
+/// Receives the notice, if there is one. Called once, on `ls-node` or on the thread that submits: must not block.
+pub type NoticeCall = Box<dyn FnOnce(Notice) + Send>;
+
+/// The call of a submission without a waiting thread.
+struct Call(NoticeCall);
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Call")
+    }
+}
+
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "as for SubmitOutcome")]
 enum Slot {
     /// Not filled yet. The thread, if it waits already.
     Waiting(Option<Thread>),
+    /// No thread waits: the entry is delivered, and this is called if there is something to say before.
+    Notifies(Call),
     Done(SubmitOutcome),
     /// Its thread has the outcome, and knows it.
     Taken,
@@ -47,7 +74,7 @@ impl Slot {
                 Some(SubmitOutcome::Unknown)
             }
             Slot::Done(outcome) => Some(outcome),
-            Slot::Taken | Slot::Waiting(_) => Some(SubmitOutcome::Unknown),
+            Slot::Taken | Slot::Waiting(_) | Slot::Notifies(_) => Some(SubmitOutcome::Unknown),
         }
     }
 }
@@ -132,6 +159,9 @@ impl Submission {
 
     /// Fills the slot and wakes its thread. Returns false if the slot was filled before.
     fn fill(&self, outcome: SubmitOutcome) -> bool {
+        if self.notify(Notice::Lost) {
+            return true;
+        }
         let mut slot = self.lock();
         let Slot::Waiting(thread) = &mut *slot else { return false };
         let thread = thread.take();
@@ -139,6 +169,25 @@ impl Submission {
         drop(slot);
         if let Some(thread) = thread {
             thread.unpark();
+        }
+        true
+    }
+
+    /// A submission whose entry is delivered like one of another member, with a call for a notice before.
+    pub(crate) fn notifying(call: NoticeCall) -> Submission {
+        Submission(Arc::new(SubmissionInner { slot: Mutex::new(Slot::Notifies(Call(call))) }))
+    }
+
+    /// Calls the call, if there is one.
+    fn notify(&self, notice: Notice) -> bool {
+        let mut slot = self.lock();
+        if !matches!(*slot, Slot::Notifies(_)) {
+            return false;
+        }
+        let before = std::mem::replace(&mut *slot, Slot::Taken);
+        drop(slot);
+        if let Slot::Notifies(Call(call)) = before {
+            call(notice);
         }
         true
     }
@@ -152,6 +201,10 @@ impl Submission {
     /// the entry if no thread waits for it.
     fn order(&self, ordered: Ordered) -> Result<Option<Thread>, Box<Ordered>> {
         let mut slot = self.lock();
+        if let Slot::Notifies(_) = *slot {
+            // The delivery says it.
+            *slot = Slot::Taken;
+        }
         let Slot::Waiting(thread) = &mut *slot else { return Err(Box::new(ordered)) };
         let thread = thread.take();
         *slot = Slot::Done(SubmitOutcome::Ordered(ordered));
@@ -166,6 +219,11 @@ pub(crate) struct Filler(Submission);
 impl Filler {
     pub(crate) fn fill(&self, outcome: SubmitOutcome) -> bool {
         self.0.fill(outcome)
+    }
+
+    /// A device's entry meets a weak policy before it is committed: see [`Notice::Acknowledged`].
+    pub(crate) fn acknowledge(&self, after: Seqno) {
+        self.0.notify(Notice::Acknowledged { after });
     }
 
     /// Fills the slot with an ordered entry. The caller must unpark the returned thread.
@@ -187,22 +245,43 @@ mod tests {
     use lockstep_core::writeset::WriteSet;
     use lockstep_core::{EntryKind, Uuid};
 
-    /// However soon it has its place: a thread may be put aside between sending it and anything that it does next.
-    #[test]
-    fn abandoned_submission_is_returned_in_order() {
-        let ordered = Ordered {
-            seqno: 7,
+    fn ordered(seqno: Seqno) -> Ordered {
+        Ordered {
+            seqno,
             kind: EntryKind::WriteSet,
             pass: true,
-            depends_on: 6,
+            depends_on: seqno - 1,
             serial: false,
             origin: Uuid([2; 16]),
             time: 0,
             writeset: WriteSet::void(),
-        };
+        }
+    }
+
+    /// However soon it has its place: a thread may be put aside between sending it and anything that it does next.
+    #[test]
+    fn abandoned_submission_is_returned_in_order() {
         let submission = Submission::unattended();
-        let given_back = submission.filler().order(ordered).unwrap_err();
+        let given_back = submission.filler().order(ordered(7)).unwrap_err();
         assert_eq!(given_back.seqno, 7);
+    }
+
+    #[test]
+    fn notifying_submission_calls_once_or_not_at_all() {
+        let (sender, notices) = std::sync::mpsc::channel();
+        let notifying = || {
+            let sender = sender.clone();
+            Submission::notifying(Box::new(move |notice| sender.send(notice).unwrap()))
+        };
+        let early = notifying().filler();
+        early.acknowledge(4);
+        drop(early);
+        drop(notifying().filler());
+        let delivered = notifying().filler();
+        assert_eq!(delivered.order(ordered(9)).unwrap_err().seqno, 9);
+        drop(delivered);
+        let all: Vec<Notice> = notices.try_iter().collect();
+        assert_eq!(all, [Notice::Acknowledged { after: 4 }, Notice::Lost]);
     }
 
     #[test]

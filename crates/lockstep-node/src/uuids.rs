@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 ///
 /// # Errors
 /// [`NodeError::Setup`]: the kernel gives no random numbers.
-pub(crate) fn random_uuid() -> Result<Uuid, NodeError> {
+pub fn random_uuid() -> Result<Uuid, NodeError> {
     let mut raw = [0u8; 16];
     let mut have = 0;
     while have < raw.len() {

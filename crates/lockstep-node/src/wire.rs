@@ -78,7 +78,7 @@ impl Hello {
             incoming: config.incoming.clone(),
             zone: config.zone,
             wants_vote: config.wants_vote,
-            arbitrator: !config.front_end.is_database(),
+            arbitrator: !config.front_end.keeps_data(),
             donates: config.donates,
         }
     }

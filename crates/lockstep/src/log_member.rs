@@ -206,6 +206,8 @@ pub(crate) struct Hooks {
     pub(crate) status: Option<FrontEndStatus>,
     /// Reads the program's own files again. Its error is a warning.
     pub(crate) reload: Option<Box<dyn Fn() -> Result<(), String>>>,
+    /// Called when a signal ends the program, before the member leaves.
+    pub(crate) before_leave: Option<Box<dyn Fn()>>,
 }
 
 /// What the program does with its member.
@@ -235,7 +237,7 @@ where
     T: FnOnce(&Node) -> End + Send + 'static,
 {
     let Role { front_end, position, hooks, take } = role;
-    let Hooks { stats, status, reload } = hooks;
+    let Hooks { stats, status, reload, before_leave } = hooks;
     for note in plan.options.notes() {
         log.write(if note.warn { Level::Warn } else { Level::Info }, &note.text);
     }
@@ -312,6 +314,9 @@ where
         match signals.wait(Duration::from_millis(200)) {
             Some(Signal::End) => {
                 log.write(Level::Info, "received a signal to end: leaving the cluster");
+                if let Some(before_leave) = &before_leave {
+                    before_leave();
+                }
                 node.disconnect();
                 break Ok(ExitCode::SUCCESS);
             }

@@ -3,6 +3,7 @@
 mod absent;
 mod arbitrator;
 mod binlog;
+mod block;
 mod cert;
 mod certification;
 mod cfg;
@@ -63,6 +64,8 @@ enum Command {
     Arbitrator(arbitrator::ArbitratorArgs),
     /// Serve the cluster's transactions as one MariaDB binlog, from a member without a database.
     Binlog(binlog::BinlogArgs),
+    /// Keep and serve a replicated block device over NBD, from members without a database.
+    Block(block::BlockArgs),
     /// Compare the rows of all members at one seqno, while clients write. Exit code 0: all members are equal; 1: they
     /// differ; 3: the comparison failed; 4: the compared members are equal, and others were not compared.
     Verify(verify::VerifyArgs),
@@ -167,6 +170,7 @@ impl Command {
             | Command::Remove(RemoveArgs { at, .. })
             | Command::Promote(PromoteArgs { at, .. }) => at.json,
             Command::Bootstrap(args) => args.json,
+            Command::Block(args) => args.wants_json(),
             Command::Verify(args) => args.wants_json(),
             Command::Wait(args) => args.wants_json(),
             Command::Check(args) => args.wants_json(),
@@ -182,6 +186,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Arbitrator(args) => arbitrator::run(args),
         Command::Binlog(args) => binlog::run(args),
+        Command::Block(args) => block::run(args),
         Command::Up(args) => up::up(&args.dir, args.provider, args.port).map(|()| ExitCode::SUCCESS),
         Command::Down(args) => up::down(&args.dir, args.timeout).map(|()| ExitCode::SUCCESS),
         Command::Status(args) => status::run(&args.source, args.json, args.watch),

@@ -9,6 +9,7 @@ use lockstep_local::{print, say};
 use lockstep_node::MemberStatus;
 
 use crate::binlog::{ArchiveStatus, BinlogStatus, ConsumerStatus, IngestStatus};
+use crate::block::BlockStatus;
 use crate::fetch;
 use crate::query::{self, ClusterStatus, duration};
 use crate::source::Source;
@@ -137,6 +138,10 @@ pub(crate) fn table(merged: &ClusterStatus) -> String {
     if let Some(archive) = status.front_end.as_ref().and_then(ArchiveStatus::in_page) {
         out.push('\n');
         out.push_str(&archive_lines(&archive));
+    }
+    if let Some(block) = status.front_end.as_ref().and_then(BlockStatus::in_page) {
+        out.push('\n');
+        out.push_str(&block.text());
     }
     for note in notes {
         let _ = write!(out, "\nnote: {note}");

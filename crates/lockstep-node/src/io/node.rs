@@ -10,7 +10,7 @@ use crate::operator::Answer;
 use crate::options::PolicyChange;
 use crate::reply::Reply;
 use crate::status::Status;
-use crate::submit::{Submission, SubmitError};
+use crate::submit::{NoticeCall, Submission, SubmitError};
 use crate::uuids::{random_uuid, timed_uuid};
 use bytes::Bytes;
 use lockstep_core::policy::Policy;
@@ -243,6 +243,15 @@ impl Node {
         self.submit_as(Submission::unattended(), kind, payload).map(|_| ())
     }
 
+    /// As `submit_unattended`; calls `call` if there is something to say before the entry is delivered. For
+    /// [`FrontEnd::Device`].
+    ///
+    /// # Errors
+    /// [`SubmitError`]: it was not sent, and `call` is not called.
+    pub fn submit_with(&self, kind: EntryKind, payload: Bytes, call: NoticeCall) -> Result<(), SubmitError> {
+        self.submit_as(Submission::notifying(call), kind, payload).map(|_| ())
+    }
+
     fn submit_as(
         &self,
         submission: Submission,
@@ -456,6 +465,12 @@ impl Node {
     /// Whether there is a primary component.
     pub fn is_primary(&self) -> bool {
         self.shared.published.is_primary()
+    }
+
+    /// Whether a majority has answered within the election timeout, by a clock that counts a suspended machine's time. Without
+    /// it, another member may have become the leader.
+    pub fn is_live(&self) -> bool {
+        self.shared.published.is_live()
     }
 
     /// This member's identity.

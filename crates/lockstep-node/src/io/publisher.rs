@@ -1,9 +1,11 @@
 //! When and what `ls-node` publishes: the state after each round, the status a few times a second.
 
 use crate::api::LocalState;
+use crate::io::liveness::Suspensions;
 use crate::io::published::{Published, RoundState};
 use crate::member::Member;
 use lockstep_core::{Micros, Seqno, Uuid};
+use std::time::Duration;
 
 /// How often the published status is made anew.
 const STATUS_PERIOD: Micros = 200_000;
@@ -16,6 +18,7 @@ pub(crate) struct Publisher {
     state_since: Micros,
     /// The state has changed since the last status.
     changed: bool,
+    suspensions: Suspensions,
     /// The published history and log id; nil if there is no log.
     log: (Uuid, Uuid),
 }
@@ -24,6 +27,11 @@ impl Publisher {
     /// Publishes the state that the front end's threads check before each step. Returns a line for the log if this
     /// member's state has changed.
     pub(crate) fn publish_round(&mut self, now: Micros, member: &Member, to: &Published) -> Option<String> {
+        let raft = &member.ctx.raft;
+        let live_for = Duration::from_micros(raft.election_timeout());
+        // Asked in each round: it compares the clocks.
+        let live_at = self.suspensions.confirm(live_for);
+        let live_at = live_at.filter(|_| member.ctx.connection.is_primary() && raft.has_quorum(now));
         let before = to.set_round(&RoundState {
             state: member.local_state(),
             primary: member.ctx.connection.is_primary(),
@@ -32,7 +40,9 @@ impl Publisher {
             may_originate: member.may_originate(),
             held_back: member.ctx.is_held_back(),
             pace: member.delivery.pace.paced().interval_ns(),
-            policy: member.ctx.raft.committed_state().policy,
+            policy: raft.committed_state().policy,
+            live_at,
+            live_for,
         });
         // The front end names the log in grastate.dat when it gets a view, so it must know the log by then.
         let tail = member.ctx.raft.tail_state();

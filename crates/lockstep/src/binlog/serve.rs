@@ -119,6 +119,7 @@ fn hooks(
         stats: Some(Arc::new(move || numbers.status().metrics())),
         status: Some(Arc::new(move || serde_json::to_value(report.status()).unwrap_or_default())),
         reload: Some(Box::new(move || reload(file.as_deref().map(|file| (file, &accounts)), tls.as_deref()))),
+        before_leave: None,
     }
 }
 

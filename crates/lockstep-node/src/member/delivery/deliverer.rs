@@ -138,6 +138,8 @@ pub(crate) struct Deliverer {
     streams: BTreeSet<(ViewUuid, u64)>,
     /// See [`Deliverer::fragment_at`].
     fragment_at: Option<Micros>,
+    /// A device's own entries were acknowledged up to here, before they were committed.
+    acknowledged: Index,
     /// Failpoints; none in a released program.
     failpoints: Failpoints,
 }
@@ -199,6 +201,7 @@ impl Deliverer {
         }
         if let Some(from) = op.truncate_from {
             self.marks.retain(|(index, _)| *index < from);
+            self.acknowledged = self.acknowledged.min(from.saturating_sub(1));
         }
         for entry in &op.entries {
             self.remember(entry);
@@ -517,11 +520,30 @@ impl Deliverer {
             bytes += entry.size();
             self.take_entry(ctx, to, entry)?;
         }
+        if ctx.front_end == FrontEnd::Device {
+            self.acknowledge_early(ctx, to.submissions);
+        }
         if !at_end {
             to.apply_holds.keep(ctx);
         }
         to.apply_holds.report(ctx, self.delivered, to.views_shown.has_primary(), at_end);
         Ok(())
+    }
+
+    /// Acknowledges a device's own entries that meet a weak policy before they are committed. They are delivered later.
+    fn acknowledge_early(&mut self, ctx: &Context, submissions: &mut Submissions) {
+        let after = ctx.raft.committed_state().seqno;
+        for index in self.acknowledged.max(self.limits.deliverable) + 1..=self.limits.early {
+            let Some(entry) = ctx.raft.entry(index) else { return };
+            self.acknowledged = index;
+            let id = entry.proposal;
+            if id.member == ctx.me.id
+                && id.incarnation == ctx.me.incarnation
+                && let Some(submission) = submissions.take(id.number)
+            {
+                submission.acknowledge(after);
+            }
+        }
     }
 
     /// Whether an apply hold keeps the entry from the server.

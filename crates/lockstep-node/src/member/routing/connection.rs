@@ -215,6 +215,14 @@ impl Member {
                 }
             }
         }
+        if self.ctx.front_end == FrontEnd::Device
+            && !args.position.is_defined()
+            && let Some(base) = self.ctx.raft.segment_bases().next().filter(|base| base.index == 0)
+        {
+            // Before the first entry a device is empty, like this one.
+            args.position = Gtid { uuid: base.history, seqno: base.seqno };
+            self.ctx.finished.raise(base.seqno);
+        }
         let state = self.ctx.raft.committed_state();
         let history = state.history;
         let committed = state.seqno;
@@ -244,7 +252,7 @@ impl Member {
             Gtid { uuid: history, seqno: view.gtid.seqno - 1 }
         } else {
             match self.ctx.front_end {
-                FrontEnd::Database | FrontEnd::Reader { .. } => args.position,
+                FrontEnd::Database | FrontEnd::Reader { .. } | FrontEnd::Device => args.position,
                 FrontEnd::Nothing => {
                     self.ctx.finished.raise(committed);
                     Gtid { uuid: history, seqno: committed }

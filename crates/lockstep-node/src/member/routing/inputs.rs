@@ -553,7 +553,7 @@ impl Member {
 
     /// The taker of this member's deliveries, if it is no database.
     pub(crate) fn set_front_end(&mut self, front_end: FrontEnd) {
-        debug_assert_eq!(front_end.is_database(), !self.ctx.me.arbitrator, "the introduction says so too");
+        debug_assert_eq!(front_end.keeps_data(), !self.ctx.me.arbitrator, "the introduction says so too");
         self.ctx.front_end = front_end;
     }
 

@@ -269,6 +269,7 @@ fn hooks(report: Arc<Report>, accounts: Option<(PathBuf, Accounts)>) -> Hooks {
         reload: Some(Box::new(move || {
             reload(accounts.as_ref().map(|(file, accounts)| (file.as_path(), accounts)), None)
         })),
+        before_leave: None,
     }
 }
 

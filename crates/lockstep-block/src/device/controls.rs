@@ -1,0 +1,91 @@
+//! Control entries of this member that are on their way through the log, and the tasks that wait for their outcome.
+
+use crate::export::Peer;
+use std::collections::BTreeMap;
+
+/// The outcome of a control entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outcome {
+    /// Whether the state permitted it.
+    pub(crate) accepted: bool,
+    /// The epoch then.
+    pub(crate) epoch: u64,
+}
+
+#[derive(Debug)]
+struct Control {
+    /// Of an attach: the client.
+    peer: Option<Peer>,
+    /// Nobody waits any more.
+    abandoned: bool,
+    outcome: Option<Outcome>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Controls {
+    next: u64,
+    waiting: BTreeMap<u64, Control>,
+}
+
+impl Controls {
+    /// `seed` must differ from run to run: an earlier process's entry must not be taken for one of this process.
+    pub(crate) fn new(seed: u64) -> Controls {
+        Controls { next: seed, waiting: BTreeMap::new() }
+    }
+
+    /// A token for an entry that is about to be sent. `peer`: the client, if the entry is an attach.
+    pub(crate) fn begin(&mut self, peer: Option<Peer>) -> u64 {
+        self.next = self.next.wrapping_add(1);
+        self.waiting.insert(self.next, Control { peer, abandoned: false, outcome: None });
+        self.next
+    }
+
+    /// The log has decided. Returns the client of an attach of this process.
+    pub(crate) fn decided(&mut self, token: u64, outcome: Outcome) -> Option<Peer> {
+        let control = self.waiting.get_mut(&token)?;
+        control.outcome.get_or_insert(outcome);
+        let peer = control.peer;
+        if control.abandoned {
+            self.waiting.remove(&token);
+        }
+        peer
+    }
+
+    /// The outcome, once there is one. It is given once.
+    pub(crate) fn take(&mut self, token: u64) -> Option<Outcome> {
+        let outcome = self.waiting.get(&token)?.outcome?;
+        self.waiting.remove(&token);
+        Some(outcome)
+    }
+
+    /// Nobody waits for this one any more. It may be decided later.
+    pub(crate) fn abandon(&mut self, token: u64) {
+        if let Some(control) = self.waiting.get_mut(&token) {
+            control.abandoned = true;
+            if control.outcome.is_some() {
+                self.waiting.remove(&token);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcome_is_given_once_and_abandoned_ones_are_forgotten() {
+        let mut controls = Controls::new(7);
+        let outcome = Outcome { accepted: true, epoch: 3 };
+        let (first, second) = (controls.begin(Some(Peer::Uid(1))), controls.begin(None));
+        assert_eq!(controls.take(first), None);
+        assert_eq!(controls.decided(first, outcome), Some(Peer::Uid(1)));
+        assert_eq!(controls.take(first), Some(outcome));
+        assert_eq!(controls.take(first), None);
+        controls.abandon(second);
+        assert_eq!(controls.decided(second, outcome), None);
+        assert!(controls.waiting.is_empty());
+        assert_eq!(controls.decided(99, outcome), None, "of another process");
+    }
+}

@@ -1,0 +1,256 @@
+//! The log entries of a device.
+//!
+//! ```text
+//! u8 version (1)   u8 kind
+//! 1 writes   u64 epoch  u64 number  u64 clock  u32 runs, each: u8 content  u64 offset  u64 length  and for content 0 the bytes
+//! 2 attach   u64 epoch before  u64 token  u8 by  str peer
+//! 3 promote  u64 epoch before  u64 token
+//! 4 detach   u64 epoch  u64 number  u64 token
+//! 5 resize   u64 size before  u64 size  u64 token
+//! ```
+//!
+//! Content: 0 bytes, 1 zeroes, 2 zeroes without space. All little-endian.
+
+use super::extent_map::{Content, Run};
+use bytes::Bytes;
+use lockstep_core::codec::{DecodeError, Reader, Writer};
+
+const VERSION: u8 = 1;
+/// The bytes of an entry of writes without its runs.
+pub const WRITES_HEADER: usize = 2 + 3 * 8 + 4;
+/// The bytes of a run without its data.
+pub const RUN_HEADER: usize = 1 + 2 * 8;
+/// The longest peer name.
+const PEER_MAX: usize = 256;
+/// The largest device: offsets are also numbers of the file system, which are signed.
+pub const SIZE_MAX: u64 = 1 << 62;
+
+/// An entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// Writes of an attachment.
+    Writes {
+        /// The attachment's epoch.
+        epoch: u64,
+        /// The number of this entry in the epoch, from 1 without gaps.
+        number: u64,
+        /// The primary's clock when the entry was made, µs since 1970. For people.
+        clock: u64,
+        /// The writes. They do not overlap.
+        runs: Vec<Run>,
+    },
+    /// A client comes. It begins an epoch, or uses the one of a promotion.
+    Attach {
+        /// The epoch before.
+        before: u64,
+        /// The client's address, for people.
+        peer: String,
+        /// Whether the client gave the epoch of a promotion, with its name.
+        promoted: bool,
+        /// By which the origin recognises the entry.
+        token: u64,
+    },
+    /// An operator makes the origin the primary of a new epoch.
+    Promote {
+        /// The epoch before.
+        before: u64,
+        /// By which the origin recognises the entry.
+        token: u64,
+    },
+    /// The last client has left in order, after a flush.
+    Detach {
+        /// The attachment's epoch.
+        epoch: u64,
+        /// The number after the last entry of writes.
+        number: u64,
+        /// By which the origin recognises the entry.
+        token: u64,
+    },
+    /// The device gets its first size, or grows.
+    Resize {
+        /// The size before; 0: none.
+        before: u64,
+        /// The size.
+        size: u64,
+        /// By which the origin recognises the entry.
+        token: u64,
+    },
+}
+
+impl Entry {
+    /// As an entry's payload.
+    pub fn encode(&self) -> Bytes {
+        let mut w = Writer::with_capacity(self.size_hint());
+        w.u8(VERSION);
+        match self {
+            Entry::Writes { epoch, number, clock, runs } => {
+                w.u8(1);
+                w.u64(*epoch);
+                w.u64(*number);
+                w.u64(*clock);
+                w.u32(runs.len() as u32);
+                for Run { offset, length, content } in runs {
+                    let kind = match content {
+                        Content::Data(_) => 0,
+                        Content::Zeroes { hole } => 1 + u8::from(*hole),
+                    };
+                    w.u8(kind);
+                    w.u64(*offset);
+                    w.u64(*length);
+                    if let Content::Data(bytes) = content {
+                        w.raw(bytes);
+                    }
+                }
+            }
+            Entry::Attach { before, peer, promoted, token } => {
+                w.u8(2);
+                w.u64(*before);
+                w.u64(*token);
+                w.bool(*promoted);
+                w.str(peer);
+            }
+            Entry::Promote { before, token } => {
+                w.u8(3);
+                w.u64(*before);
+                w.u64(*token);
+            }
+            Entry::Detach { epoch, number, token } => {
+                w.u8(4);
+                w.u64(*epoch);
+                w.u64(*number);
+                w.u64(*token);
+            }
+            Entry::Resize { before, size, token } => {
+                w.u8(5);
+                w.u64(*before);
+                w.u64(*size);
+                w.u64(*token);
+            }
+        }
+        w.into_bytes()
+    }
+
+    fn size_hint(&self) -> usize {
+        let Entry::Writes { runs, .. } = self else { return 64 };
+        let data = |run: &Run| match &run.content {
+            Content::Data(bytes) => bytes.len(),
+            Content::Zeroes { .. } => 0,
+        };
+        WRITES_HEADER + runs.iter().map(|run| RUN_HEADER + data(run)).sum::<usize>()
+    }
+
+    /// Reads a payload. Data share its memory.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(payload: &Bytes) -> Result<Entry, DecodeError> {
+        let mut r = Reader::new(payload.clone());
+        if r.u8()? != VERSION {
+            return Err(DecodeError::Invalid("version of a device's entry"));
+        }
+        let entry = match r.u8()? {
+            1 => {
+                let (epoch, number, clock) = (r.u64()?, r.u64()?, r.u64()?);
+                let count = r.u32()? as usize;
+                // The payload bounds the allocation.
+                let mut runs = Vec::with_capacity(count.min(payload.len() / RUN_HEADER));
+                for _ in 0..count {
+                    runs.push(decode_run(&mut r)?);
+                }
+                Entry::Writes { epoch, number, clock, runs }
+            }
+            2 => {
+                let (before, token, promoted) = (r.u64()?, r.u64()?, r.bool()?);
+                let length = r.u32()? as usize;
+                if length > PEER_MAX {
+                    return Err(DecodeError::Invalid("peer"));
+                }
+                let peer = String::from_utf8(r.take(length)?.to_vec());
+                let peer = peer.map_err(|_| DecodeError::Invalid("peer"))?;
+                Entry::Attach { before, peer, promoted, token }
+            }
+            3 => Entry::Promote { before: r.u64()?, token: r.u64()? },
+            4 => Entry::Detach { epoch: r.u64()?, number: r.u64()?, token: r.u64()? },
+            5 => {
+                let (before, size, token) = (r.u64()?, r.u64()?, r.u64()?);
+                if size == 0 || size > SIZE_MAX {
+                    return Err(DecodeError::Invalid("size"));
+                }
+                Entry::Resize { before, size, token }
+            }
+            _ => return Err(DecodeError::Invalid("kind of a device's entry")),
+        };
+        match r.take(1) {
+            Err(_) => Ok(entry),
+            Ok(_) => Err(DecodeError::Trailing),
+        }
+    }
+}
+
+fn decode_run(r: &mut Reader) -> Result<Run, DecodeError> {
+    let kind = r.u8()?;
+    let (offset, length) = (r.u64()?, r.u64()?);
+    if length == 0 || offset.checked_add(length).is_none_or(|end| end > SIZE_MAX) {
+        return Err(DecodeError::Invalid("range"));
+    }
+    let content = match kind {
+        0 => {
+            let length = usize::try_from(length).map_err(|_| DecodeError::Short)?;
+            Content::Data(r.take(length)?)
+        }
+        1 => Content::Zeroes { hole: false },
+        2 => Content::Zeroes { hole: true },
+        _ => return Err(DecodeError::Invalid("content")),
+    };
+    Ok(Run { offset, length, content })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn samples() -> Vec<Entry> {
+        vec![
+            Entry::Writes {
+                epoch: 3,
+                number: 7,
+                clock: 1_700_000_000_000_000,
+                runs: vec![
+                    Run::data(4096, Bytes::from_static(b"some bytes")),
+                    Run::zeroes(1 << 20, 1 << 40, true),
+                    Run::zeroes(0, 512, false),
+                ],
+            },
+            Entry::Writes { epoch: 1, number: 1, clock: 0, runs: Vec::new() },
+            Entry::Attach { before: 2, peer: "127.0.0.1".into(), promoted: false, token: 9 },
+            Entry::Promote { before: 2, token: 10 },
+            Entry::Detach { epoch: 3, number: 8, token: 11 },
+            Entry::Resize { before: 0, size: 20 << 30, token: 12 },
+        ]
+    }
+
+    #[test]
+    fn entries_round_trip() {
+        for entry in samples() {
+            let bytes = entry.encode();
+            assert_eq!(Entry::decode(&bytes), Ok(entry.clone()));
+            assert!(Entry::decode(&bytes.slice(..bytes.len() - 1)).is_err(), "{entry:?} cut short");
+            let mut longer = bytes.to_vec();
+            longer.push(0);
+            assert_eq!(Entry::decode(&longer.into()), Err(DecodeError::Trailing));
+        }
+    }
+
+    #[test]
+    fn impossible_ranges_are_refused() {
+        for (offset, length) in [(0, 0), (u64::MAX, 1), (SIZE_MAX, 1), (1, SIZE_MAX)] {
+            let entry = Entry::Writes {
+                epoch: 1,
+                number: 1,
+                clock: 0,
+                runs: vec![Run { offset, length, content: Content::Zeroes { hole: true } }],
+            };
+            assert!(Entry::decode(&entry.encode()).is_err(), "{offset} {length}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The device file of a copy, and the position that it has.
+
+use super::attachments::Attachments;
+use super::extent_map::{Content, ExtentMap, Run};
+use lockstep_core::codec::{DecodeError, Reader, Writer};
+use lockstep_core::{Gtid, Uuid};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The device file's name.
+const IMAGE: &str = "device.img";
+/// The name of the file with its position.
+const STATE: &str = "device.state";
+const STATE_MAGIC: &[u8; 8] = b"LSBLK\0\0\x01";
+/// The longest state file.
+const STATE_MAX: u64 = 64 << 10;
+/// Zeroes are written so many at a time where the file system cannot make them.
+const ZEROES: usize = 1 << 20;
+
+/// What the device file holds, durably.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// Every entry up to this one is in the file. Later ones may be, in part.
+    pub gtid: Gtid,
+    /// The attachments as of this entry.
+    pub attachments: Attachments,
+    /// Whether the file is a copy at all: not while another member's state is being copied to it.
+    pub whole: bool,
+}
+
+impl Position {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.raw(STATE_MAGIC);
+        w.raw(&self.gtid.uuid.0);
+        w.i64(self.gtid.seqno);
+        w.bool(self.whole);
+        self.attachments.encode(&mut w);
+        let mut bytes = w.into_bytes().to_vec();
+        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Reads a state file.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Position, DecodeError> {
+        let (body, sum) = bytes.split_last_chunk::<4>().ok_or(DecodeError::Short)?;
+        if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
+            return Err(DecodeError::Invalid("checksum"));
+        }
+        let mut r = Reader::new(bytes::Bytes::copy_from_slice(body));
+        if r.array::<8>()? != *STATE_MAGIC {
+            return Err(DecodeError::Invalid("version"));
+        }
+        let gtid = Gtid { uuid: Uuid(r.array()?), seqno: r.i64()? };
+        let whole = r.bool()?;
+        let attachments = Attachments::decode(&mut r)?;
+        match r.take(1) {
+            Err(_) => Ok(Position { gtid, attachments, whole }),
+            Ok(_) => Err(DecodeError::Trailing),
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct DeviceFile {
+    file: File,
+    dir: PathBuf,
+}
+
+impl DeviceFile {
+    /// Opens or makes the device file in a directory. Returns it with its position, which is undefined if it is new.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub fn open(dir: &Path) -> Result<(DeviceFile, Position), String> {
+        let path = dir.join(IMAGE);
+        let fails = |what: &str, path: &Path, error: &dyn std::fmt::Display| {
+            format!("cannot {what} {}: {error}", path.display())
+        };
+        let state = dir.join(STATE);
+        let position = match std::fs::metadata(&state) {
+            Ok(found) if found.len() > STATE_MAX => {
+                return Err(fails("read", &state, &"it is no state file"));
+            }
+            Ok(_) => {
+                let bytes = std::fs::read(&state).map_err(|e| fails("read", &state, &e))?;
+                let position = Position::decode(&bytes).map_err(|error| {
+                    format!(
+                        "{} {error}: what {} holds is unknown. Remove both files: this member copies the device from another \
+                         one",
+                        state.display(),
+                        path.display()
+                    )
+                })?;
+                Some(position)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(fails("read", &state, &error)),
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(position.is_none());
+        let file = options.open(&path).map_err(|e| fails("open", &path, &e))?;
+        let device = DeviceFile { file, dir: dir.to_owned() };
+        let length = device.file.metadata().map_err(|e| fails("read", &path, &e))?.len();
+        let position = match position {
+            Some(position) => position,
+            None if length > 0 => {
+                return Err(format!(
+                    "{} is lost: what {} holds is unknown. If another member has the device, remove this file, too: this member \
+                     copies it from there",
+                    state.display(),
+                    path.display()
+                ));
+            }
+            None => {
+                let position =
+                    Position { gtid: Gtid::UNDEFINED, attachments: Attachments::default(), whole: true };
+                device.save(&position).map_err(|e| fails("write", &state, &e))?;
+                position
+            }
+        };
+        if !position.gtid.is_defined() && length > 0 {
+            // Writes of a process that was killed before it saved a position.
+            device.file.set_len(0).map_err(|e| fails("empty", &path, &e))?;
+        }
+        device.grow(position.attachments.size()).map_err(|e| fails("extend", &path, &e))?;
+        Ok((device, position))
+    }
+
+    /// Makes the file at least this long. The new part reads as zeroes.
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub fn grow(&self, size: u64) -> io::Result<()> {
+        if self.file.metadata()?.len() < size { self.file.set_len(size) } else { Ok(()) }
+    }
+
+    /// Reads. Bytes behind the end read as zeroes.
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.file.read_at(&mut into[done..], offset + done as u64) {
+                Ok(0) => {
+                    into[done..].fill(0);
+                    return Ok(());
+                }
+                Ok(n) => done += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all runs, and syncs. In any order: until [`DeviceFile::save`] the position is an earlier one, from which the log
+    /// is read again.
+    ///
+    /// # Errors
+    /// As of the file system. The file may hold a part of them.
+    pub fn write(&self, runs: &ExtentMap) -> io::Result<()> {
+        for run in runs.runs() {
+            self.write_run(&run)?;
+        }
+        self.file.sync_data()
+    }
+
+    fn write_run(&self, run: &Run) -> io::Result<()> {
+        match &run.content {
+            Content::Data(bytes) => self.file.write_all_at(bytes, run.offset),
+            Content::Zeroes { hole } => {
+                let how = match hole {
+                    true => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    false => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+                };
+                match fallocate(&self.file, how, run.offset, run.length) {
+                    Ok(()) => Ok(()),
+                    Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeroes(run),
+                    Err(error) => Err(error.into()),
+                }
+            }
+        }
+    }
+
+    fn write_zeroes(&self, run: &Run) -> io::Result<()> {
+        let zeroes = vec![0; ZEROES.min(run.length as usize)];
+        let mut at = run.offset;
+        while at < run.end() {
+            let length = zeroes.len().min((run.end() - at) as usize);
+            self.file.write_all_at(&zeroes[..length], at)?;
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Saves the position, durably: after a crash it is the old one or this one.
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub fn save(&self, position: &Position) -> io::Result<()> {
+        let (path, next) = (self.dir.join(STATE), self.dir.join("device.state.new"));
+        let mut file = File::create(&next)?;
+        file.write_all(&position.encode())?;
+        file.sync_all()?;
+        std::fs::rename(&next, &path)?;
+        File::open(&self.dir)?.sync_all()
+    }
+
+    /// The part of a range from its beginning on that is data, or that is a hole, of the file: its length, and whether it is a
+    /// hole.
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)> {
+        let seek = |whence| match seek(&self.file, whence) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(io::Error::from(error)),
+        };
+        match seek(SeekFrom::Data(offset))? {
+            Some(data) if data <= offset => {
+                let hole = seek(SeekFrom::Hole(offset))?.unwrap_or(u64::MAX).max(offset + 1);
+                Ok(((hole - offset).min(length), false))
+            }
+            Some(data) => Ok(((data - offset).min(length), true)),
+            None => Ok((length, true)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("lockstep-block-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    fn position(seqno: i64) -> Position {
+        Position {
+            gtid: Gtid { uuid: Uuid([4; 16]), seqno },
+            attachments: Attachments::default(),
+            whole: true,
+        }
+    }
+
+    #[test]
+    fn position_survives_and_damage_is_noticed() {
+        let dir = dir("position");
+        let (file, found) = DeviceFile::open(&dir).unwrap();
+        assert!(!found.gtid.is_defined() && found.whole);
+        file.save(&position(7)).unwrap();
+        file.save(&position(8)).unwrap();
+        assert_eq!(DeviceFile::open(&dir).unwrap().1, position(8));
+        let path = dir.join(STATE);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[12] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let text = DeviceFile::open(&dir).unwrap_err();
+        assert!(text.contains("checksum") && text.contains("Remove both files"), "{text}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn device_file_without_state_is_not_touched() {
+        let dir = dir("orphan");
+        std::fs::write(dir.join(IMAGE), b"somebody's data").unwrap();
+        assert!(DeviceFile::open(&dir).unwrap_err().contains("is lost"));
+        assert_eq!(std::fs::read(dir.join(IMAGE)).unwrap(), b"somebody's data");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn writes_before_the_first_position_are_dropped() {
+        let dir = dir("killed");
+        drop(DeviceFile::open(&dir).unwrap());
+        std::fs::write(dir.join(IMAGE), b"of a killed process").unwrap();
+        let (file, _) = DeviceFile::open(&dir).unwrap();
+        let mut found = [1; 4];
+        file.read(0, &mut found).unwrap();
+        assert_eq!(found, [0; 4]);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn lost_device_file_is_no_empty_device() {
+        let dir = dir("lost");
+        DeviceFile::open(&dir).unwrap().0.save(&position(3)).unwrap();
+        std::fs::remove_file(dir.join(IMAGE)).unwrap();
+        assert!(DeviceFile::open(&dir).unwrap_err().contains("cannot open"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn runs_reach_the_file_and_holes_take_no_space() {
+        let dir = dir("runs");
+        let (file, _) = DeviceFile::open(&dir).unwrap();
+        file.grow(1 << 20).unwrap();
+        let mut runs = ExtentMap::default();
+        runs.insert(Run::data(0, Bytes::from(vec![5; 1 << 16])), 0);
+        runs.insert(Run::data(1 << 19, Bytes::from_static(b"far")), 0);
+        file.write(&runs).unwrap();
+        let mut runs = ExtentMap::default();
+        runs.insert(Run::zeroes(4096, 8192, true), 0);
+        runs.insert(Run::zeroes(10, 20, false), 0);
+        file.write(&runs).unwrap();
+        let mut found = vec![9; 1 << 16];
+        file.read(0, &mut found).unwrap();
+        let mut expected = vec![5; 1 << 16];
+        expected[4096..4096 + 8192].fill(0);
+        expected[10..30].fill(0);
+        assert_eq!(found, expected);
+        let mut end = [9; 8];
+        file.read((1 << 20) - 4, &mut end).unwrap();
+        assert_eq!(end, [0; 8], "beyond the end, too");
+        let (length, hole) = file.extent(0, 1 << 20).unwrap();
+        assert!(!hole && length >= 4096, "{length}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

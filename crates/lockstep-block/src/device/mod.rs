@@ -1,0 +1,28 @@
+//! The data path of a replicated device.
+//!
+//! - [`entry`]: the log entries of a device.
+//! - [`extent_map`], [`overlay`]: writes that are not on the device file yet.
+//! - [`attachments`]: the writer, as the log has it.
+//! - [`file`]: the device file, and the position that it has.
+//! - [`replica`]: all of them on one member.
+//!
+//! A write goes to memory and is answered. A flush makes log entries of all dirty writes, and is answered when the log has them
+//! as durably as the commit policy asks. Only committed entries reach the device file, in the background. So every copy is a
+//! prefix of the log, and a copy that was killed goes on from its saved position.
+
+pub mod attachments;
+mod controls;
+pub mod entry;
+pub mod extent_map;
+pub mod file;
+#[cfg(test)]
+mod fuzz;
+pub mod overlay;
+pub mod replica;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub use replica::{
+    Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment, ReplicaStatus, SessionStatus,
+};

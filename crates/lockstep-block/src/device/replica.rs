@@ -1,0 +1,1216 @@
+//! A device on one member: the overlay, the attachment, the device file and the log, used by several threads.
+//!
+//! | thread | calls |
+//! |---|---|
+//! | the thread that takes the log's deliveries | [`Replica::deliver`], [`Replica::pass`], [`Replica::connected`] |
+//! | a thread of its own | [`Replica::write_back`]: from the overlay to the device file |
+//! | a thread of its own | [`Replica::submit_in_background`]: writes that nobody flushes, and lost entries |
+//! | tasks of the server | [`crate::Export`], [`crate::Attachment`] |
+//!
+//! No lock is held across I/O.
+
+use super::attachments::{Attachments, Effect, Holder};
+use super::controls::{Controls, Outcome};
+use super::entry::Entry;
+use super::extent_map::{Content, Run};
+use super::file::{DeviceFile, Position};
+use super::overlay::{Overlay, Part};
+use super::session::{Session, ToSend};
+use crate::export::{Attachment, Description, Export, Extent, IoError, Peer, Refusal, RefusalKind};
+use bytes::{Bytes, BytesMut};
+use lockstep_core::{Gtid, MemberId, Seqno, Uuid};
+use std::future::Future;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+
+/// Dirty writes go to the log after this time, if no flush takes them before.
+const DIRTY_MAX: Duration = Duration::from_secs(1);
+/// Committed writes go to the device file after this time.
+const WRITE_BACK_AFTER: Duration = Duration::from_millis(500);
+/// How often the background threads look without a call.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often the thread that submits looks without a call.
+const SUBMIT_LOOK: Duration = Duration::from_millis(20);
+/// How often a held reply looks for a majority.
+const HOLD_LOOK: Duration = Duration::from_millis(10);
+/// A control entry that may be lost is sent again after this time: at most one of them is accepted.
+const CONTROL_AGAIN: Duration = Duration::from_secs(2);
+/// How long a control entry may take.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The least data under way to the log.
+const WINDOW_MIN: u64 = 4 << 20;
+/// How long to wait before the next try where the device file's disk is full.
+const FULL_RETRY: Duration = Duration::from_secs(1);
+/// The most extents in one answer.
+const EXTENTS_MAX: usize = 2048;
+/// How often an attach tries again whose entry came too late.
+const ATTACH_TRIES: usize = 5;
+
+/// An entry of writes that was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Tag {
+    epoch: u64,
+    number: u64,
+}
+
+/// News of an entry apart from its delivery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// It is as durable as the commit policy asks, and not committed yet. That counts once everything up to this seqno was
+    /// delivered: one of those entries may have ended the attachment.
+    Acknowledged {
+        /// The last committed seqno then.
+        after: Seqno,
+    },
+    /// The log may have lost it. It may be delivered all the same.
+    Lost,
+}
+
+/// Receives a notice, if there is one.
+pub type NoticeCall = Box<dyn FnOnce(Notice) + Send>;
+
+/// The log did not take an entry. The replica sends it again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotSent;
+
+/// The log of a member.
+pub trait Log: Send + Sync + 'static {
+    /// Sends an entry. Entries come out in the order in which they were sent, but some may be lost.
+    ///
+    /// # Errors
+    /// [`NotSent`].
+    fn submit(&self, payload: Bytes, notice: NoticeCall) -> Result<(), NotSent>;
+
+    /// The device file has everything up to this seqno, durably.
+    fn finished(&self, seqno: Seqno);
+
+    /// Whether a majority has answered lately, so that no other member can have become the primary without it.
+    fn is_live(&self) -> bool;
+
+    /// Whether entries of this member may be refused although there is a majority, and why, for people: under a weak policy
+    /// only the leader writes.
+    fn refusal(&self) -> Option<String>;
+
+    /// This member.
+    fn member(&self) -> MemberId;
+
+    /// A member's name, for people.
+    fn name_of(&self, member: &MemberId) -> String;
+
+    /// Whether another member is connected.
+    fn is_connected(&self, member: &MemberId) -> bool;
+
+    /// A line for people. `warn`: they should look.
+    fn note(&self, warn: bool, text: &str);
+}
+
+/// The settings of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The export's name.
+    pub name: String,
+    /// `block.cache`: the most bytes of writes that are not on the device file.
+    pub cache: u64,
+    /// `block.timeout`: how long a flush may take before it fails; zero: any time.
+    pub timeout: Duration,
+}
+
+/// A replica's state, for people and programs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplicaStatus {
+    /// The attachments, as of `delivered`.
+    pub attachments: Attachments,
+    /// The last entry taken.
+    pub delivered: Seqno,
+    /// The last entry that the device file has, durably.
+    pub written: Seqno,
+    /// Bytes that no log entry has.
+    pub dirty: u64,
+    /// Bytes of the overlay.
+    pub cached: u64,
+    /// The attachment of this member, if there is one.
+    pub session: Option<SessionStatus>,
+    /// Why the device file cannot be written now.
+    pub trouble: Option<String>,
+}
+
+/// This member's attachment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionStatus {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The client.
+    pub peer: Peer,
+    /// Its connections.
+    pub connections: usize,
+    /// Entries that are not committed.
+    pub uncommitted: usize,
+    /// Why it has ended.
+    pub failure: Option<String>,
+}
+
+struct State {
+    overlay: Overlay,
+    attachments: Attachments,
+    history: Uuid,
+    delivered: Seqno,
+    written: Seqno,
+    session: Option<Session>,
+    controls: Controls,
+    /// Since when there are dirty writes.
+    dirty_since: Option<Instant>,
+    /// Since when committed writes wait for the device file.
+    unwritten_since: Option<Instant>,
+    /// Acknowledgements that count once everything up to a seqno was taken.
+    early: Vec<(Tag, Seqno)>,
+    trouble: Option<String>,
+    /// The log's end has been reached once: before, the state is one of long ago.
+    caught_up: bool,
+    closing: bool,
+}
+
+impl State {
+    /// The session of this epoch.
+    ///
+    /// # Errors
+    /// The attachment has ended.
+    fn session(&mut self, epoch: u64) -> Result<&mut Session, IoError> {
+        if self.closing {
+            return Err(IoError::Shutdown("the server ends".into()));
+        }
+        match self.session.as_mut().filter(|session| session.epoch() == epoch) {
+            None => Err(IoError::Io(format!("the attachment of epoch {epoch} has ended").into())),
+            Some(session) => match session.failure() {
+                Some(text) => Err(IoError::Io(text.to_owned().into())),
+                None => Ok(session),
+            },
+        }
+    }
+
+    fn fail_session(&mut self, text: String) {
+        if let Some(session) = &mut self.session
+            && session.failure().is_none()
+        {
+            session.fail(text);
+            self.overlay.discard();
+            self.dirty_since = None;
+        }
+    }
+
+    /// Makes entries of dirty writes within a range. Returns the number of the last entry of the session.
+    fn seal(&mut self, range: &Range<u64>) -> u64 {
+        let State { overlay, session: Some(session), .. } = self else { return 0 };
+        if session.failure().is_none() {
+            let runs = overlay.take_dirty(range);
+            session.add(runs, |runs, number| overlay.fly(runs, number));
+            if overlay.dirty() == 0 {
+                self.dirty_since = None;
+            }
+        }
+        session.last()
+    }
+
+    /// Counts acknowledgements whose time has come.
+    fn count_early(&mut self) {
+        let delivered = self.delivered;
+        for (tag, _) in self.early.extract_if(.., |(_, after)| *after <= delivered) {
+            if let Some(session) = self.session.as_mut().filter(|session| session.epoch() == tag.epoch) {
+                session.on_acknowledged(tag.number);
+            }
+        }
+    }
+}
+
+struct Shared<L> {
+    log: L,
+    file: DeviceFile,
+    config: Config,
+    state: Mutex<State>,
+    /// Something has changed that a task may wait for.
+    changed: Notify,
+    /// As `changed`, for threads.
+    work: Condvar,
+    /// Held while entries are sent: they must be sent in order.
+    sending: Mutex<()>,
+    /// There may be more to send.
+    more: AtomicBool,
+}
+
+/// See the module's documentation.
+pub struct Replica<L: Log>(Arc<Shared<L>>);
+
+impl<L: Log> Clone for Replica<L> {
+    fn clone(&self) -> Replica<L> {
+        Replica(self.0.clone())
+    }
+}
+
+impl<L: Log> std::fmt::Debug for Replica<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Replica({})", self.0.config.name)
+    }
+}
+
+impl<L: Log> Replica<L> {
+    /// A replica over a device file at its position. `seed` differs from run to run.
+    pub fn new(log: L, file: DeviceFile, position: Position, config: Config, seed: u64) -> Replica<L> {
+        let state = State {
+            overlay: Overlay::default(),
+            attachments: position.attachments,
+            history: position.gtid.uuid,
+            delivered: position.gtid.seqno,
+            written: position.gtid.seqno,
+            session: None,
+            controls: Controls::new(seed),
+            dirty_since: None,
+            unwritten_since: None,
+            early: Vec::new(),
+            trouble: None,
+            caught_up: false,
+            closing: false,
+        };
+        Replica(Arc::new(Shared {
+            log,
+            file,
+            config,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            work: Condvar::new(),
+            sending: Mutex::new(()),
+            more: AtomicBool::new(false),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        self.0.changed.notify_waiters();
+        self.0.work.notify_all();
+    }
+
+    /// The log that it uses.
+    pub fn log(&self) -> &L {
+        &self.0.log
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The present state.
+    pub fn status(&self) -> ReplicaStatus {
+        let state = self.lock();
+        let session = state.session.as_ref().map(|session| SessionStatus {
+            epoch: session.epoch(),
+            peer: *session.peer(),
+            connections: session.connections(),
+            uncommitted: session.uncommitted(),
+            failure: session.failure().map(str::to_owned),
+        });
+        ReplicaStatus {
+            attachments: state.attachments.clone(),
+            delivered: state.delivered,
+            written: state.written,
+            dirty: state.overlay.dirty(),
+            cached: state.overlay.memory(),
+            session,
+            trouble: state.trouble.clone(),
+        }
+    }
+}
+
+/// From the log.
+impl<L: Log> Replica<L> {
+    /// The member is in the log of this history.
+    ///
+    /// # Errors
+    /// The device is of another one: a text for people.
+    pub fn connected(&self, history: Uuid) -> Result<(), String> {
+        let mut state = self.lock();
+        if state.history.is_nil() {
+            state.history = history;
+        }
+        if state.history != history {
+            return Err(format!(
+                "the log's history is {history}, and the device file's {}: a branch was founded (lockstep bootstrap), or another \
+                 group has this name. Start this member with an empty directory",
+                state.history
+            ));
+        }
+        Ok(())
+    }
+
+    /// The log has an entry that is nothing to the device: a view, or a failed one.
+    pub fn pass(&self, seqno: Seqno) {
+        let mut state = self.lock();
+        state.delivered = state.delivered.max(seqno);
+        state.count_early();
+        drop(state);
+        self.wake();
+    }
+
+    /// The member has caught up with the log. Before that, no client attaches, and no command is taken.
+    pub fn caught_up(&self) {
+        self.lock().caught_up = true;
+        self.wake();
+    }
+
+    /// Waits for [`Replica::caught_up`].
+    ///
+    /// # Errors
+    /// It takes too long: a text for people.
+    pub async fn until_caught_up(&self) -> Result<(), String> {
+        let until = Instant::now() + CONTROL_TIMEOUT;
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let state = self.lock();
+                if state.caught_up {
+                    return Ok(());
+                }
+                if state.closing || Instant::now() >= until {
+                    return Err(BEHIND.into());
+                }
+            }
+            let _ = tokio::time::timeout(LOOK, changed).await;
+        }
+    }
+
+    /// Takes the next committed entry. Waits while the overlay is full of writes that are not on the device file.
+    ///
+    /// # Errors
+    /// The entry cannot be taken: a text for people. The member must end.
+    pub fn deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<(), String> {
+        let entry = Entry::decode(payload).map_err(|error| {
+            format!(
+                "the entry at seqno {seqno} {error}: a newer version wrote it, or other programs are members of this group. \
+                 Upgrade this member"
+            )
+        })?;
+        let is_own = *origin == self.0.log.member();
+        let mut state = self.lock();
+        // A primary's own writes are bounded already, and its deliveries must not wait for them.
+        while state.overlay.unwritten() >= self.0.config.cache && !state.closing {
+            let waited = self.0.work.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let now = Instant::now();
+        let effect = state.attachments.take(origin, &entry);
+        match (&effect, entry) {
+            (Effect::Writes, Entry::Writes { epoch, number, runs, .. }) => {
+                let State { session, overlay, .. } = &mut *state;
+                let session = session
+                    .as_mut()
+                    .filter(|session| is_own && session.epoch() == epoch && session.failure().is_none());
+                overlay.commit(runs, session.is_some().then_some(number));
+                if let Some(session) = session {
+                    session.on_committed(number, now);
+                }
+                state.unwritten_since.get_or_insert(now);
+            }
+            (Effect::Accepted(token) | Effect::Refused(token), entry) if is_own => {
+                let accepted = matches!(effect, Effect::Accepted(_));
+                let outcome = Outcome { accepted, epoch: state.attachments.epoch() };
+                let peer = state.controls.decided(*token, outcome);
+                if let (true, Some(peer)) = (accepted, peer) {
+                    state.session = Some(Session::new(outcome.epoch, peer, now));
+                }
+                if accepted && matches!(entry, Entry::Detach { .. }) {
+                    state.session = None;
+                }
+            }
+            (Effect::Gap, Entry::Writes { epoch, .. }) if is_own => {
+                if let Some(session) = state.session.as_mut().filter(|session| session.epoch() == epoch) {
+                    session.on_lost();
+                }
+            }
+            _ => {}
+        }
+        let epoch = state.attachments.epoch();
+        if state.session.as_ref().is_some_and(|session| session.epoch() != epoch) {
+            let name = match state.attachments.holder() {
+                Holder::Promoted(member) | Holder::Attached { member, .. } => self.0.log.name_of(member),
+                Holder::Nobody => "nobody".into(),
+            };
+            state.fail_session(format!("{name} was promoted in epoch {epoch}: this attachment has ended"));
+        }
+        let size = state.attachments.size();
+        state.delivered = seqno;
+        state.count_early();
+        drop(state);
+        self.0.file.grow(size).map_err(|error| format!("cannot extend the device file: {error}"))?;
+        self.wake();
+        // The window may have room again.
+        self.send();
+        Ok(())
+    }
+
+    /// An entry of this member came out, and was refused: under a weak policy it does not lead.
+    pub fn refused(&self, seqno: Seqno) {
+        if let Some(session) = &mut self.lock().session {
+            session.on_lost();
+        }
+        self.pass(seqno);
+    }
+
+    /// Ends the background threads and all requests.
+    pub fn close(&self) {
+        self.lock().closing = true;
+        self.wake();
+    }
+}
+
+/// To the log.
+impl<L: Log> Replica<L> {
+    fn window(&self) -> u64 {
+        (self.0.config.cache / 2).max(WINDOW_MIN)
+    }
+
+    /// Sends entries that are due. If another thread sends, that one goes on.
+    fn send(&self) {
+        self.0.more.store(true, Ordering::SeqCst);
+        while self.0.more.load(Ordering::SeqCst) {
+            let Ok(_guard) = self.0.sending.try_lock() else { return };
+            while self.0.more.swap(false, Ordering::SeqCst) {
+                while self.send_one() {}
+            }
+        }
+    }
+
+    /// Sends the next entry. Returns whether there may be another one.
+    fn send_one(&self) -> bool {
+        let (epoch, number, what) = {
+            let state = self.lock();
+            let session = state.session.as_ref().filter(|session| session.failure().is_none());
+            let Some(session) = session else { return false };
+            let Some((number, what)) = session.next_to_send(self.window()) else { return false };
+            (session.epoch(), number, what)
+        };
+        let payload = match what {
+            ToSend::Again(payload) => payload,
+            ToSend::Runs(runs) => Entry::Writes { epoch, number, clock: clock(), runs }.encode(),
+        };
+        let (shared, tag) = (Arc::downgrade(&self.0), Tag { epoch, number });
+        let notice = move |notice| {
+            if let Some(shared) = shared.upgrade() {
+                Replica(shared).noticed(tag, notice);
+            }
+        };
+        if self.0.log.submit(payload.clone(), Box::new(notice)).is_err() {
+            return false;
+        }
+        let mut state = self.lock();
+        if let Ok(session) = state.session(epoch) {
+            session.sent(number, payload, Instant::now());
+        }
+        true
+    }
+
+    fn noticed(&self, tag: Tag, notice: Notice) {
+        let mut state = self.lock();
+        match notice {
+            Notice::Acknowledged { after } => {
+                state.early.push((tag, after));
+                state.count_early();
+            }
+            Notice::Lost => {
+                if let Some(session) = state.session.as_mut().filter(|session| session.epoch() == tag.epoch) {
+                    session.on_lost();
+                }
+            }
+        }
+        drop(state);
+        self.wake();
+    }
+
+    /// Submits writes that nobody flushes, and sends again what was lost. Returns after [`Replica::close`].
+    pub fn submit_in_background(&self) {
+        let mut state = self.lock();
+        while !state.closing {
+            let waited = self.0.work.wait_timeout(state, SUBMIT_LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let is_full = state.overlay.dirty() >= self.0.config.cache / 8;
+            if is_full || state.dirty_since.is_some_and(|since| since.elapsed() >= DIRTY_MAX) {
+                state.seal(&(0..u64::MAX));
+            }
+            drop(state);
+            let live = self.0.log.is_live() && self.0.log.refusal().is_none();
+            let mut locked = self.lock();
+            if let Some(session) = &mut locked.session {
+                session.go_back_if_due(Instant::now(), live);
+            }
+            drop(locked);
+            self.send();
+            state = self.lock();
+        }
+    }
+
+    /// Sends all dirty writes, and waits until they are committed, within this time: the member is about to end in order.
+    pub fn drain(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
+        self.lock().seal(&(0..u64::MAX));
+        self.send();
+        let mut state = self.lock();
+        while !state.closing
+            && Instant::now() < until
+            && state.session.as_ref().is_some_and(|session| session.uncommitted() > 0)
+        {
+            let waited = self.0.work.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Sends a control entry, and waits for its outcome. `None`: not in time.
+    async fn control(&self, peer: Option<Peer>, entry: impl FnOnce(u64) -> Entry) -> Option<Outcome> {
+        struct Waiting<'a, L: Log>(&'a Replica<L>, u64);
+        impl<L: Log> Drop for Waiting<'_, L> {
+            fn drop(&mut self) {
+                self.0.lock().controls.abandon(self.1);
+            }
+        }
+        let token = self.lock().controls.begin(peer);
+        let _waiting = Waiting(self, token);
+        let payload = entry(token).encode();
+        let until = Instant::now() + CONTROL_TIMEOUT;
+        let mut sent: Option<Instant> = None;
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut state = self.lock();
+                if let Some(outcome) = state.controls.take(token) {
+                    return Some(outcome);
+                }
+                if state.closing {
+                    return None;
+                }
+            }
+            if sent.is_none_or(|at| at.elapsed() >= CONTROL_AGAIN) {
+                let submitted = self.0.log.submit(payload.clone(), Box::new(|_| {}));
+                sent = submitted.ok().map(|()| Instant::now());
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            let _ = tokio::time::timeout(LOOK, changed).await;
+        }
+    }
+
+    /// Makes this member the primary of a new epoch, and returns it. `force`: also if that ends an attachment in use.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub async fn promote(&self, force: bool) -> Result<u64, String> {
+        self.until_caught_up().await?;
+        for _ in 0..ATTACH_TRIES {
+            let before = {
+                let mut state = self.lock();
+                if state.attachments.size() == 0 {
+                    return Err(NO_SIZE.into());
+                }
+                if let Some(session) = &state.session
+                    && session.failure().is_none()
+                    && session.connections() > 0
+                    && !force
+                {
+                    return Err(format!(
+                        "{} is attached here in epoch {}: a promotion ends that attachment. Disconnect the client first, or give \
+                         --force",
+                        session.peer(),
+                        session.epoch()
+                    ));
+                }
+                if let Holder::Attached { member, peer, .. } = state.attachments.holder()
+                    && *member != self.0.log.member()
+                    && self.0.log.is_connected(member)
+                    && !force
+                {
+                    let name = self.0.log.name_of(member);
+                    return Err(format!(
+                        "{peer} is attached to {name}, and {name} is connected: a promotion ends that attachment. Disconnect the \
+                         client first, or give --force"
+                    ));
+                }
+                if let Some(text) = self.0.log.refusal() {
+                    return Err(text);
+                }
+                state.fail_session("an operator began a new epoch: this attachment has ended".into());
+                state.attachments.epoch()
+            };
+            self.wake();
+            match self.control(None, |token| Entry::Promote { before, token }).await {
+                Some(Outcome { accepted: true, epoch }) => return Ok(epoch),
+                // The state has changed meanwhile, or this member had not caught up.
+                Some(_) => {}
+                None => return Err(NO_ANSWER.into()),
+            }
+        }
+        Err("other members are promoted at the same time: look at `lockstep block status`".into())
+    }
+
+    /// Gives the device its first size, or makes it larger.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub async fn resize(&self, size: u64) -> Result<(), String> {
+        self.until_caught_up().await?;
+        for _ in 0..ATTACH_TRIES {
+            let before = self.lock().attachments.size();
+            if before == size {
+                return Ok(());
+            }
+            if size < before {
+                return Err(format!("the device has {before} bytes, and cannot shrink to {size}"));
+            }
+            if let Some(text) = self.0.log.refusal() {
+                return Err(text);
+            }
+            match self.control(None, |token| Entry::Resize { before, size, token }).await {
+                Some(Outcome { accepted: true, .. }) => return Ok(()),
+                Some(_) => {}
+                None => return Err(NO_ANSWER.into()),
+            }
+        }
+        Err("the size is changed elsewhere at the same time: look at `lockstep block status`".into())
+    }
+}
+
+const NO_SIZE: &str = "the device has no size yet: start one member with --size SIZE";
+const BEHIND: &str = "this member has not caught up with the log yet: look at `lockstep status`";
+const NO_ANSWER: &str =
+    "the log has not answered in time: there is no majority, or this member lags; look at `lockstep status`";
+
+/// To the device file.
+impl<L: Log> Replica<L> {
+    /// Writes committed entries to the device file until [`Replica::close`].
+    ///
+    /// # Errors
+    /// The device file cannot be written: a text for people. The member must end; its next start reads the log again.
+    pub fn write_back(&self) -> Result<(), String> {
+        loop {
+            let mut state = self.lock();
+            loop {
+                let is_full = state.overlay.unwritten() >= self.0.config.cache / 8;
+                let age = state.unwritten_since.map(|since| since.elapsed());
+                let is_due = is_full || age.is_some_and(|age| age >= WRITE_BACK_AFTER);
+                if is_due || state.closing {
+                    break;
+                }
+                if state.unwritten_since.is_none() && state.delivered > state.written {
+                    // Only the position has moved.
+                    state.unwritten_since = Some(Instant::now());
+                }
+                let waited = self.0.work.wait_timeout(state, LOOK);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let closing = state.closing;
+            drop(state);
+            self.write_back_once()?;
+            if closing {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes all that is committed now.
+    ///
+    /// # Errors
+    /// As [`Replica::write_back`].
+    pub fn write_back_once(&self) -> Result<(), String> {
+        let mut state = self.lock();
+        state.unwritten_since = None;
+        if state.delivered == state.written && !state.overlay.has_committed() {
+            return Ok(());
+        }
+        let batch = state.overlay.begin_write_back();
+        let gtid = Gtid { uuid: state.history, seqno: state.delivered };
+        let position = Position { gtid, attachments: state.attachments.clone(), whole: true };
+        drop(state);
+        if !batch.is_empty() {
+            self.until_it_fits(|file| file.write(&batch))?;
+        }
+        self.until_it_fits(|file| file.save(&position))?;
+        drop(batch);
+        let mut state = self.lock();
+        state.overlay.end_write_back();
+        state.written = gtid.seqno;
+        drop(state);
+        self.0.log.finished(gtid.seqno);
+        self.wake();
+        Ok(())
+    }
+
+    /// Tries again while the disk is full. Every other error is final: after a failed sync, the content of the file is unknown.
+    fn until_it_fits(&self, write: impl Fn(&DeviceFile) -> std::io::Result<()>) -> Result<(), String> {
+        loop {
+            let Err(error) = write(&self.0.file) else {
+                let before = self.lock().trouble.take();
+                if before.is_some() {
+                    self.0.log.note(false, "the device file can be written again");
+                }
+                return Ok(());
+            };
+            let is_full =
+                matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
+            let text = format!("cannot write the device file: {error}");
+            let mut state = self.lock();
+            if !is_full || state.closing {
+                return Err(text);
+            }
+            if state.trouble.is_none() {
+                self.0.log.note(true, &format!("{text}; tries again. Writes wait once block.cache is full"));
+            }
+            state.trouble = Some(text);
+            drop(state);
+            std::thread::sleep(FULL_RETRY);
+        }
+    }
+}
+
+impl<L: Log> Export for Replica<L> {
+    type Attachment = ReplicaAttachment<L>;
+
+    fn names(&self) -> Vec<String> {
+        vec![self.0.config.name.clone()]
+    }
+
+    fn describe(&self, name: &str) -> Result<Description, Refusal> {
+        self.epoch_of(name)?;
+        match self.lock().attachments.size() {
+            0 => Err(Refusal::new(RefusalKind::Policy, NO_SIZE)),
+            size => Ok(Description::new(size)),
+        }
+    }
+
+    async fn attach(&self, name: &str, peer: &Peer) -> Result<ReplicaAttachment<L>, Refusal> {
+        let wanted = self.epoch_of(name)?;
+        self.until_caught_up().await.map_err(|text| Refusal::new(RefusalKind::Policy, text))?;
+        let until = Instant::now() + CONTROL_TIMEOUT;
+        for _ in 0..ATTACH_TRIES {
+            let way = loop {
+                let changed = self.0.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                match self.way(wanted, peer)? {
+                    Way::Wait if Instant::now() < until => {
+                        let _ = tokio::time::timeout(LOOK, changed).await;
+                    }
+                    way => break way,
+                }
+            };
+            match way {
+                Way::Join(epoch) => {
+                    return Ok(ReplicaAttachment { replica: self.clone(), epoch, left: false });
+                }
+                Way::Wait => break,
+                Way::Begin { before, promoted } => {
+                    let (name, peer) = (peer.to_string(), *peer);
+                    let entry = |token| Entry::Attach { before, peer: name, promoted, token };
+                    if self.control(Some(peer), entry).await.is_none() {
+                        return Err(Refusal::new(RefusalKind::Policy, NO_ANSWER));
+                    }
+                }
+            }
+        }
+        let text = "the device changes hands at the same time: try again";
+        Err(Refusal::new(RefusalKind::Policy, text))
+    }
+}
+
+/// The next step with a client.
+enum Way {
+    /// It joins the session of this epoch. It is counted.
+    Join(u64),
+    /// An attachment begins.
+    Begin { before: u64, promoted: bool },
+    /// The last client is leaving.
+    Wait,
+}
+
+impl<L: Log> Replica<L> {
+    /// The epoch in an export's name.
+    fn epoch_of(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        let own = &self.0.config.name;
+        // Without a name the client asks for the default export: there is only one.
+        let rest = if name.is_empty() { Some("") } else { name.strip_prefix(own.as_str()) };
+        let epoch = match rest {
+            Some("") => Some(None),
+            Some(rest) => rest.strip_prefix('@').and_then(|epoch| epoch.parse().ok()).map(Some),
+            None => None,
+        };
+        let text = || format!("there is no export of this name here; there is {own}");
+        epoch.ok_or_else(|| Refusal::new(RefusalKind::Unknown, text()))
+    }
+
+    fn way(&self, wanted: Option<u64>, peer: &Peer) -> Result<Way, Refusal> {
+        let refuse = |text: String| Err(Refusal::new(RefusalKind::Policy, text));
+        let name = &self.0.config.name;
+        let promote = "see `lockstep block status`, then run `lockstep block promote` on the member that is to have the device, \
+                       and attach by the name that it prints";
+        let log = &self.0.log;
+        let me = log.member();
+        let mut state = self.lock();
+        if state.closing {
+            return Err(Refusal::new(RefusalKind::Shutdown, "the server ends"));
+        }
+        let (epoch, holder) = (state.attachments.epoch(), state.attachments.holder().clone());
+        if state.attachments.size() == 0 {
+            return refuse(NO_SIZE.into());
+        }
+        if let Some(session) = state.session.as_mut().filter(|session| session.epoch() == epoch)
+            && let Holder::Attached { .. } = holder
+        {
+            if let Some(text) = session.failure() {
+                return refuse(format!("{text}; {promote}"));
+            }
+            if wanted.is_some_and(|wanted| wanted != epoch) {
+                return refuse(format!("the device is in epoch {epoch}: {promote}"));
+            }
+            if session.peer() != peer {
+                return refuse(format!("{} is attached, in epoch {epoch}: {promote}", session.peer()));
+            }
+            if session.is_leaving() {
+                return Ok(Way::Wait);
+            }
+            session.connected();
+            return Ok(Way::Join(epoch));
+        }
+        let promoted = match (holder, wanted) {
+            (Holder::Nobody, None) => false,
+            (Holder::Nobody, Some(_)) => {
+                return refuse(format!(
+                    "that epoch is over, and nobody is attached: attach by the name {name}"
+                ));
+            }
+            (Holder::Promoted(member), Some(wanted)) if member == me && wanted == epoch => true,
+            (Holder::Promoted(member), _) if member == me => {
+                return refuse(format!(
+                    "this member was promoted in epoch {epoch}: attach by the name {name}@{epoch}"
+                ));
+            }
+            (Holder::Promoted(member), _) => {
+                return refuse(format!(
+                    "{} was promoted in epoch {epoch}: attach there",
+                    log.name_of(&member)
+                ));
+            }
+            (Holder::Attached { member, peer, .. }, _) if member == me => {
+                return refuse(format!(
+                    "the attachment of {peer} in epoch {epoch} did not end in order, and writes may be lost: {promote}"
+                ));
+            }
+            (Holder::Attached { member, peer, .. }, _) => {
+                return refuse(format!(
+                    "{peer} is attached to {}, in epoch {epoch}: {promote}",
+                    log.name_of(&member)
+                ));
+            }
+        };
+        match log.refusal() {
+            Some(text) => refuse(text),
+            None => Ok(Way::Begin { before: epoch, promoted }),
+        }
+    }
+}
+
+/// One connection's share of an attachment.
+pub struct ReplicaAttachment<L: Log> {
+    replica: Replica<L>,
+    epoch: u64,
+    left: bool,
+}
+
+impl<L: Log> std::fmt::Debug for ReplicaAttachment<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReplicaAttachment({})", self.epoch)
+    }
+}
+
+impl<L: Log> Drop for ReplicaAttachment<L> {
+    fn drop(&mut self) {
+        if !self.left {
+            self.leave();
+        }
+    }
+}
+
+impl<L: Log> ReplicaAttachment<L> {
+    fn shared(&self) -> &Shared<L> {
+        &self.replica.0
+    }
+
+    /// Counts this connection out. Returns whether it was the last one of an attachment that goes on.
+    fn leave(&mut self) -> bool {
+        self.left = true;
+        let mut state = self.replica.lock();
+        let Ok(session) = state.session(self.epoch) else { return false };
+        session.disconnected();
+        session.connections() == 0
+    }
+
+    /// Waits until `ready` says so, of a session that has not failed.
+    async fn until(&self, ready: impl Fn(&mut State) -> bool) -> Result<(), IoError> {
+        let began = Instant::now();
+        let timeout = self.shared().config.timeout;
+        loop {
+            let changed = self.shared().changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut state = self.replica.lock();
+                state.session(self.epoch)?;
+                if ready(&mut state) {
+                    return Ok(());
+                }
+                if !timeout.is_zero() && began.elapsed() >= timeout {
+                    let text = format!(
+                        "a flush has taken longer than block.timeout ({} s): this attachment has ended",
+                        timeout.as_secs()
+                    );
+                    state.fail_session(text.clone());
+                    drop(state);
+                    self.replica.wake();
+                    return Err(IoError::Io(text.into()));
+                }
+            }
+            let _ = tokio::time::timeout(LOOK, changed).await;
+        }
+    }
+
+    /// Waits until the log has this entry as durably as the policy asks.
+    async fn durable(&self, number: u64) -> Result<(), IoError> {
+        self.replica.send();
+        let ready = |state: &mut State| {
+            state.session.as_ref().is_some_and(|session| session.acknowledged() >= number)
+        };
+        self.until(ready).await
+    }
+
+    /// Holds a reply while there is no majority: another member may have become the primary.
+    async fn hold(&self) -> Result<(), IoError> {
+        while !self.shared().log.is_live() {
+            self.replica.lock().session(self.epoch)?;
+            tokio::time::sleep(HOLD_LOOK).await;
+        }
+        self.replica.lock().session(self.epoch).map(|_| ())
+    }
+
+    fn range(&self, offset: u64, length: u64) -> Result<Range<u64>, IoError> {
+        let size = self.replica.lock().attachments.size();
+        match offset.checked_add(length).filter(|end| *end <= size) {
+            Some(end) => Ok(offset..end),
+            None => Err(IoError::Invalid(
+                format!("{length} bytes at {offset} lie beyond the device's end at {size}").into(),
+            )),
+        }
+    }
+
+    async fn put(&self, run: Run, fua: bool) -> Result<(), IoError> {
+        let range = self.range(run.offset, run.length)?;
+        if range.is_empty() {
+            return self.hold().await;
+        }
+        let mut run = Some(run);
+        let mut number = 0;
+        let cache = self.shared().config.cache;
+        loop {
+            let changed = self.shared().changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut state = self.replica.lock();
+                state.session(self.epoch)?;
+                if state.overlay.memory() < cache
+                    && let Some(run) = run.take()
+                {
+                    state.overlay.write(run);
+                    state.dirty_since.get_or_insert_with(Instant::now);
+                    if fua {
+                        number = state.seal(&range);
+                    }
+                    if state.overlay.dirty() >= cache / 8 {
+                        self.shared().work.notify_all();
+                    }
+                    break;
+                }
+                // The cache is full: all of it must go to the log, and from there to the file.
+                state.seal(&(0..u64::MAX));
+            }
+            self.replica.send();
+            self.shared().work.notify_all();
+            let _ = tokio::time::timeout(LOOK, changed).await;
+        }
+        if fua {
+            self.durable(number).await?;
+        }
+        self.hold().await
+    }
+
+    /// Reads the parts that are in the file.
+    async fn read_file(&self, parts: Vec<Part>, length: usize) -> Result<Bytes, IoError> {
+        let replica = self.replica.clone();
+        let read = move || -> std::io::Result<Bytes> {
+            let mut out = BytesMut::zeroed(length);
+            let Some(begin) = parts.first().map(|part| part.range.start) else { return Ok(out.freeze()) };
+            for Part { range, content } in &parts {
+                let into = &mut out[(range.start - begin) as usize..(range.end - begin) as usize];
+                match content {
+                    None => replica.0.file.read(range.start, into)?,
+                    Some(Content::Data(bytes)) => into.copy_from_slice(bytes),
+                    Some(Content::Zeroes { .. }) => {}
+                }
+            }
+            Ok(out.freeze())
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        let read = read.map_err(|_| IoError::Io("a read was interrupted".into()))?;
+        read.map_err(|error| {
+            let text = format!("cannot read the device file: {error}");
+            self.shared().log.note(true, &text);
+            IoError::Io(text.into())
+        })
+    }
+
+    async fn read_range(&self, offset: u64, length: u32) -> Result<Bytes, IoError> {
+        let range = self.range(offset, length.into())?;
+        let parts = {
+            let mut state = self.replica.lock();
+            state.session(self.epoch)?;
+            state.overlay.parts(range)
+        };
+        if let [Part { content: Some(Content::Data(bytes)), .. }] = &parts[..] {
+            return Ok(bytes.clone());
+        }
+        self.read_file(parts, length as usize).await
+    }
+
+    async fn flush_all(&self) -> Result<(), IoError> {
+        let number = {
+            let mut state = self.replica.lock();
+            state.session(self.epoch)?;
+            state.seal(&(0..u64::MAX))
+        };
+        self.durable(number).await
+    }
+
+    fn extents(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
+        let range = self.range(offset, length.into())?;
+        let parts = {
+            let mut state = self.replica.lock();
+            state.session(self.epoch)?;
+            state.overlay.parts(range)
+        };
+        let mut extents: Vec<Extent> = Vec::new();
+        for Part { range, content } in parts {
+            let mut at = range.start;
+            while at < range.end {
+                if extents.len() >= EXTENTS_MAX {
+                    return Ok(extents);
+                }
+                let (length, hole, zero) = match &content {
+                    Some(Content::Data(_)) => (range.end - at, false, false),
+                    Some(Content::Zeroes { hole }) => (range.end - at, *hole, true),
+                    None => {
+                        let found = self.shared().file.extent(at, range.end - at);
+                        let (length, hole) = found.map_err(|error| {
+                            IoError::Io(format!("cannot read the device file's extents: {error}").into())
+                        })?;
+                        (length, hole, hole)
+                    }
+                };
+                at += length;
+                // Not more than the request's length, which is of this type.
+                let length = length as u32;
+                match extents.last_mut() {
+                    Some(last) if last.hole == hole && last.zero == zero => last.length += length,
+                    _ => extents.push(Extent { length, hole, zero }),
+                }
+            }
+        }
+        Ok(extents)
+    }
+}
+
+impl<L: Log> Attachment for ReplicaAttachment<L> {
+    async fn read(&self, offset: u64, length: u32) -> Result<Bytes, IoError> {
+        let bytes = self.read_range(offset, length).await?;
+        self.hold().await?;
+        Ok(bytes)
+    }
+
+    fn write(&self, offset: u64, data: Bytes, fua: bool) -> impl Future<Output = Result<(), IoError>> + Send {
+        self.put(Run::data(offset, data), fua)
+    }
+
+    fn trim(&self, offset: u64, length: u32, fua: bool) -> impl Future<Output = Result<(), IoError>> + Send {
+        self.put(Run::zeroes(offset, length.into(), true), fua)
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        length: u32,
+        may_trim: bool,
+        fua: bool,
+    ) -> impl Future<Output = Result<(), IoError>> + Send {
+        self.put(Run::zeroes(offset, length.into(), may_trim), fua)
+    }
+
+    async fn flush(&self) -> Result<(), IoError> {
+        self.flush_all().await?;
+        self.hold().await
+    }
+
+    fn block_status(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
+        self.extents(offset, length)
+    }
+
+    async fn detach(mut self) {
+        /// Lets clients attach again, however the detach ends.
+        struct Leaving<'a, L: Log>(&'a Replica<L>, u64);
+        impl<L: Log> Drop for Leaving<'_, L> {
+            fn drop(&mut self) {
+                if let Ok(session) = self.0.lock().session(self.1) {
+                    session.set_leaving(false);
+                }
+                self.0.wake();
+            }
+        }
+        if !self.leave() {
+            return;
+        }
+        if let Ok(session) = self.replica.lock().session(self.epoch) {
+            session.set_leaving(true);
+        }
+        let _leaving = Leaving(&self.replica, self.epoch);
+        if self.flush_all().await.is_err() {
+            return;
+        }
+        let number = match self.replica.lock().session(self.epoch) {
+            Ok(session) => session.last() + 1,
+            Err(_) => return,
+        };
+        // The entry must follow all writes, also those that the policy acknowledged before they were committed.
+        let committed =
+            |state: &mut State| state.session.as_ref().is_some_and(|session| session.uncommitted() == 0);
+        if self.until(committed).await.is_err() {
+            return;
+        }
+        let epoch = self.epoch;
+        self.replica.control(None, |token| Entry::Detach { epoch, number, token }).await;
+    }
+}
+
+/// µs since 1970.
+fn clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
+}

@@ -1,0 +1,529 @@
+//! Members with a log in memory, clients that write, and processes that are killed.
+
+use super::attachments::Holder;
+use super::file::DeviceFile;
+use super::replica::{Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
+use crate::export::{Attachment, Export, Peer, RefusalKind};
+use bytes::Bytes;
+use lockstep_core::{MemberId, Seqno, Uuid};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const SIZE: u64 = 1 << 20;
+const CLIENT: Peer = Peer::Uid(7);
+
+/// The log of all members: sent and committed entries.
+#[derive(Default)]
+struct Wire {
+    sent: Mutex<VecDeque<(MemberId, Bytes)>>,
+    committed: Mutex<Vec<(MemberId, Bytes)>>,
+    /// Nothing is committed, and nobody has a majority.
+    cut: AtomicBool,
+    /// Every so many entries one is lost; 0: none.
+    loses: AtomicI64,
+    /// Those, until their origins are told.
+    lost: Mutex<Vec<NoticeCall>>,
+}
+
+struct MemoryLog {
+    wire: Arc<Wire>,
+    member: MemberId,
+    count: AtomicI64,
+    finished: AtomicI64,
+}
+
+impl Log for MemoryLog {
+    fn submit(&self, payload: Bytes, notice: NoticeCall) -> Result<(), NotSent> {
+        let every = self.wire.loses.load(Ordering::SeqCst);
+        let count = self.count.fetch_add(1, Ordering::SeqCst);
+        if every == 0 || count % every != every - 1 {
+            self.wire.sent.lock().unwrap().push_back((self.member, payload));
+        } else {
+            self.wire.lost.lock().unwrap().push(notice);
+        }
+        Ok(())
+    }
+
+    fn finished(&self, seqno: Seqno) {
+        self.finished.store(seqno, Ordering::SeqCst);
+    }
+
+    fn is_live(&self) -> bool {
+        !self.wire.cut.load(Ordering::SeqCst)
+    }
+
+    fn refusal(&self) -> Option<String> {
+        None
+    }
+
+    fn member(&self) -> MemberId {
+        self.member
+    }
+
+    fn name_of(&self, member: &MemberId) -> String {
+        format!("n{}", member.0[0])
+    }
+
+    fn is_connected(&self, _: &MemberId) -> bool {
+        false
+    }
+
+    fn note(&self, _: bool, _: &str) {}
+}
+
+/// A member's process.
+struct Process {
+    replica: Replica<MemoryLog>,
+    /// The next entry to take.
+    next: usize,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+struct Group {
+    wire: Arc<Wire>,
+    dir: PathBuf,
+    members: Vec<Option<Process>>,
+    runtime: tokio::runtime::Runtime,
+    cache: u64,
+    timeout: Duration,
+}
+
+impl Group {
+    fn new(name: &str, members: usize) -> Group {
+        let dir = std::env::temp_dir().join(format!("lockstep-replica-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
+        let mut group = Group {
+            wire: Arc::default(),
+            dir,
+            members: (0..members).map(|_| None).collect(),
+            runtime: runtime.unwrap(),
+            cache: 1 << 20,
+            timeout: Duration::ZERO,
+        };
+        (0..members).for_each(|at| group.start(at));
+        let replica = group.replica(0);
+        let resized = group.run(async move { replica.resize(SIZE).await });
+        assert_eq!(resized, Ok(()));
+        group
+    }
+
+    fn member_dir(&self, at: usize) -> PathBuf {
+        self.dir.join(format!("n{}", at + 1))
+    }
+
+    fn start(&mut self, at: usize) {
+        let dir = self.member_dir(at);
+        std::fs::create_dir_all(&dir).unwrap();
+        let (file, position) = DeviceFile::open(&dir).unwrap();
+        let log = MemoryLog {
+            wire: self.wire.clone(),
+            member: Uuid([at as u8 + 1; 16]),
+            count: AtomicI64::new(0),
+            finished: AtomicI64::new(-1),
+        };
+        let config = Config { name: "disk".into(), cache: self.cache, timeout: self.timeout };
+        let next = (position.gtid.seqno + 1).max(0) as usize;
+        let seed = u64::from(std::process::id()) << 32 | next as u64;
+        let replica = Replica::new(log, file, position, config, seed);
+        replica.connected(Uuid([9; 16])).unwrap();
+        let (first, second) = (replica.clone(), replica.clone());
+        let threads = vec![
+            std::thread::spawn(move || first.submit_in_background()),
+            std::thread::spawn(move || second.write_back().unwrap()),
+        ];
+        self.members[at] = Some(Process { replica, next, threads });
+    }
+
+    fn replica(&self, at: usize) -> Replica<MemoryLog> {
+        self.members[at].as_ref().unwrap().replica.clone()
+    }
+
+    /// Kills a process. Its device file may have more than its position says.
+    fn kill(&mut self, at: usize) {
+        let path = self.member_dir(at).join("device.state");
+        let position = std::fs::read(&path).unwrap();
+        self.stop(at);
+        std::fs::write(path, position).unwrap();
+    }
+
+    fn stop(&mut self, at: usize) {
+        let process = self.members[at].take().unwrap();
+        process.replica.close();
+        for thread in process.threads {
+            thread.join().unwrap();
+        }
+    }
+
+    /// Commits one more of the sent entries, and delivers what the members lack.
+    fn step(&mut self) -> bool {
+        let mut moved = false;
+        if !self.wire.cut.load(Ordering::SeqCst)
+            && let Some((origin, payload)) = self.wire.sent.lock().unwrap().pop_front()
+        {
+            self.wire.committed.lock().unwrap().push((origin, payload));
+            moved = true;
+        }
+        let lost = std::mem::take(&mut *self.wire.lost.lock().unwrap());
+        lost.into_iter().for_each(|notice| notice(Notice::Lost));
+        for process in self.members.iter_mut().flatten() {
+            loop {
+                let entry = self.wire.committed.lock().unwrap().get(process.next).cloned();
+                let Some((origin, payload)) = entry else { break };
+                process.replica.deliver(process.next as Seqno, &origin, &payload).unwrap();
+                process.next += 1;
+                moved = true;
+            }
+            process.replica.caught_up();
+        }
+        moved
+    }
+
+    /// Runs a task to its end while the log goes on.
+    fn run<T: Send + 'static>(&mut self, task: impl Future<Output = T> + Send + 'static) -> T {
+        let task = self.runtime.spawn(task);
+        for _ in 0..60_000 {
+            if task.is_finished() {
+                return self.runtime.block_on(task).unwrap();
+            }
+            if !self.step() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        panic!("the task does not end")
+    }
+
+    fn attach(&mut self, at: usize, name: &str) -> Result<Client, String> {
+        let (replica, name) = (self.replica(at), name.to_owned());
+        let attached = self.run(async move { replica.attach(&name, &CLIENT).await });
+        attached.map(|attachment| Client(Arc::new(attachment))).map_err(|refusal| refusal.text)
+    }
+
+    fn promote(&mut self, at: usize, force: bool) -> Result<u64, String> {
+        let replica = self.replica(at);
+        self.run(async move { replica.promote(force).await })
+    }
+
+    fn write(&mut self, client: &Client, offset: u64, byte: u8, length: usize) {
+        let client = client.0.clone();
+        let data = Bytes::from(vec![byte; length]);
+        self.run(async move { client.write(offset, data, false).await }).unwrap();
+    }
+
+    fn flush(&mut self, client: &Client) {
+        let client = client.0.clone();
+        self.run(async move { client.flush().await }).unwrap();
+    }
+
+    fn read(&mut self, client: &Client, offset: u64, length: u32) -> Bytes {
+        let client = client.0.clone();
+        self.run(async move { client.read(offset, length).await }).unwrap()
+    }
+
+    fn detach(&mut self, client: Client) {
+        let attachment = Arc::try_unwrap(client.0).unwrap();
+        self.run(async move { attachment.detach().await });
+    }
+
+    /// Every running member's device file, with everything that is committed.
+    fn images(&mut self) -> Vec<Vec<u8>> {
+        while self.step() {}
+        let last = self.wire.committed.lock().unwrap().len() as Seqno - 1;
+        let mut images = Vec::new();
+        for at in 0..self.members.len() {
+            let Some(process) = &self.members[at] else { continue };
+            for _ in 0..10_000 {
+                if process.replica.status().written == last {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(process.replica.status().written, last);
+            assert_eq!(process.replica.log().finished.load(Ordering::SeqCst), last);
+            images.push(std::fs::read(self.member_dir(at).join("device.img")).unwrap());
+        }
+        images
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for at in 0..self.members.len() {
+            if self.members[at].is_some() && !std::thread::panicking() {
+                self.stop(at);
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+struct Client(Arc<ReplicaAttachment<MemoryLog>>);
+
+#[test]
+fn flushed_writes_are_on_every_copy() {
+    let mut group = Group::new("copies", 3);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 4096, 1, 8192);
+    group.write(&client, 6000, 2, 100);
+    assert!(group.wire.sent.lock().unwrap().is_empty(), "no flush, no entry");
+    group.flush(&client);
+    let images = group.images();
+    assert_eq!(images.len(), 3);
+    let mut expected = vec![0; SIZE as usize];
+    expected[4096..4096 + 8192].fill(1);
+    expected[6000..6100].fill(2);
+    assert!(images.iter().all(|image| *image == expected));
+    assert_eq!(group.read(&client, 5999, 102)[..], expected[5999..6101]);
+}
+
+#[test]
+fn unflushed_writes_go_to_the_log_after_a_while() {
+    let mut group = Group::new("background", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 5, 4096);
+    for _ in 0..1000 {
+        group.step();
+        if group.replica(1).status().delivered >= 2 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(group.images()[1][..4096], [5; 4096]);
+}
+
+#[test]
+fn full_cache_makes_writes_wait_and_not_fail() {
+    let mut group = Group::new("full", 2);
+    let client = group.attach(0, "disk").unwrap();
+    // Each member's cache has 1 MiB: four times as much is written.
+    for at in 0..64 {
+        group.write(&client, (at % 8) * 65536, at as u8, 65536);
+        assert!(group.replica(0).status().cached <= (1 << 20) + 70_000);
+    }
+    group.flush(&client);
+    let images = group.images();
+    assert_eq!(images[0], images[1]);
+    assert_eq!(images[0][7 * 65536], 63);
+}
+
+#[test]
+fn fua_takes_only_its_own_range() {
+    let mut group = Group::new("fua", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 4096);
+    let attachment = client.0.clone();
+    let data = Bytes::from(vec![2; 4096]);
+    group.run(async move { attachment.write(8192, data, true).await }).unwrap();
+    let status = group.replica(0).status();
+    assert!(status.dirty >= 4096, "the other write is not in the log: {status:?}");
+    assert_eq!(status.session.unwrap().uncommitted, 0);
+    assert_eq!(group.images()[1][8192..12288], [2; 4096]);
+}
+
+#[test]
+fn lost_entries_are_sent_again_in_order() {
+    let mut group = Group::new("lossy", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.wire.loses.store(3, Ordering::SeqCst);
+    for at in 0..12 {
+        group.write(&client, at * 4096, at as u8 + 1, 4096);
+        group.flush(&client);
+    }
+    let images = group.images();
+    assert_eq!(images[0], images[1]);
+    assert!((0..12).all(|at| images[0][at * 4096] == at as u8 + 1));
+}
+
+#[test]
+fn plain_name_is_refused_after_crash_until_promotion() {
+    let mut group = Group::new("crash", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 4096);
+    group.flush(&client);
+    group.write(&client, 0, 2, 4096);
+    drop(client);
+    group.kill(0);
+    group.start(0);
+    while group.step() {}
+    let text = group.attach(0, "disk").map(|_| ()).unwrap_err();
+    assert!(text.contains("did not end in order") && text.contains("block promote"), "{text}");
+    assert!(group.attach(1, "disk").map(|_| ()).unwrap_err().contains("attached to n1"));
+    assert_eq!(group.promote(1, false), Ok(2));
+    assert!(group.attach(1, "disk").map(|_| ()).unwrap_err().contains("disk@2"));
+    assert!(group.attach(0, "disk@2").map(|_| ()).unwrap_err().contains("n2 was promoted"));
+    let client = group.attach(1, "disk@2").unwrap();
+    let found = group.read(&client, 0, 1)[0];
+    assert_eq!(found, 1, "the last flushed value: the other was never in the log");
+    group.detach(client);
+    assert_eq!(*group.replica(0).status().attachments.holder(), Holder::Nobody);
+    let client = group.attach(0, "disk").expect("it ended in order");
+    assert_eq!(group.read(&client, 0, 1)[0], 1);
+}
+
+#[test]
+fn lost_connection_joins_again_while_the_server_lives() {
+    let mut group = Group::new("reconnect", 1);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 3, 512);
+    drop(client);
+    let client = group.attach(0, "disk").unwrap();
+    assert_eq!(group.read(&client, 0, 1)[0], 3, "nothing was lost");
+    let replica = group.replica(0);
+    let other = group.run(async move { replica.attach("disk", &Peer::Uid(8)).await });
+    assert!(other.unwrap_err().text.contains("uid 7 is attached"));
+    let replica = group.replica(0);
+    let unknown = group.run(async move { replica.attach("disk2", &CLIENT).await });
+    assert_eq!(unknown.unwrap_err().kind, RefusalKind::Unknown);
+}
+
+#[test]
+fn second_connection_sees_writes_of_the_first() {
+    let mut group = Group::new("multi", 1);
+    let (first, second) = (group.attach(0, "disk").unwrap(), group.attach(0, "disk").unwrap());
+    group.write(&first, 100, 9, 10);
+    assert_eq!(group.read(&second, 100, 10)[..], [9; 10]);
+    group.flush(&second);
+    assert_eq!(group.images()[0][100..110], [9; 10], "a flush covers all connections");
+    group.detach(first);
+    group.write(&second, 0, 1, 1);
+    group.detach(second);
+    assert_eq!(*group.replica(0).status().attachments.holder(), Holder::Nobody);
+}
+
+#[test]
+fn deposed_primary_gets_errors_and_changes_nothing() {
+    let mut group = Group::new("deposed", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 4096);
+    group.flush(&client);
+    group.write(&client, 0, 2, 4096);
+    assert_eq!(group.promote(1, true), Ok(2));
+    let attachment = client.0.clone();
+    let error = group.run(async move { attachment.flush().await }).unwrap_err();
+    assert!(error.text().contains("n2 was promoted"), "{error}");
+    let attachment = client.0.clone();
+    assert!(group.run(async move { attachment.read(0, 1).await }).is_err());
+    let images = group.images();
+    assert!(images.iter().all(|image| image[0] == 1));
+}
+
+#[test]
+fn replies_are_held_without_a_majority() {
+    let mut group = Group::new("held", 1);
+    let client = group.attach(0, "disk").unwrap();
+    group.wire.cut.store(true, Ordering::SeqCst);
+    let attachment = client.0.clone();
+    let read = group.runtime.spawn(async move { attachment.read(0, 1).await });
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!read.is_finished());
+    group.wire.cut.store(false, Ordering::SeqCst);
+    assert!(group.run(read).unwrap().is_ok());
+}
+
+#[test]
+fn flush_after_the_timeout_ends_the_attachment() {
+    let mut group = Group::new("timeout", 1);
+    group.stop(0);
+    group.timeout = Duration::from_millis(300);
+    group.start(0);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.wire.cut.store(true, Ordering::SeqCst);
+    let attachment = client.0.clone();
+    assert!(group.run(async move { attachment.flush().await }).unwrap_err().text().contains("block.timeout"));
+    group.wire.cut.store(false, Ordering::SeqCst);
+    let attachment = client.0.clone();
+    assert!(group.run(async move { attachment.flush().await }).is_err(), "a later flush must not succeed");
+    assert!(group.attach(0, "disk").is_err());
+}
+
+/// Random numbers, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// After any crash each sector holds its last flushed value or a later one, and all copies are equal.
+#[test]
+fn random_crashes_lose_no_flushed_write() {
+    for seed in 1..=9 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
+        let mut group = Group::new(&format!("random{seed}"), 3);
+        group.wire.loses.store([0, 0, 5][seed as usize % 3], Ordering::SeqCst);
+        const SECTORS: u64 = 64;
+        // Per sector: the last flushed value, and the last written.
+        let mut flushed = [0_u32; SECTORS as usize];
+        let mut written = [0_u32; SECTORS as usize];
+        let mut value = 0;
+        let mut name = "disk".to_owned();
+        let mut primary = 0;
+        for round in 0..6 {
+            let client = group.attach(primary, &name).unwrap();
+            // Sectors as of the crash before.
+            for sector in 0..SECTORS {
+                let found = group.read(&client, sector * 512, 512);
+                let found = u32::from_le_bytes(found[..4].try_into().unwrap());
+                let (low, high) = (flushed[sector as usize], written[sector as usize]);
+                assert!(
+                    low <= found && found <= high,
+                    "seed {seed} round {round}: {low} <= {found} <= {high}"
+                );
+                (flushed[sector as usize], written[sector as usize]) = (found, found);
+            }
+            // Values that were read must not go back at the next crash.
+            group.flush(&client);
+            for _ in 0..40 {
+                match random.below(8) {
+                    0 => {
+                        group.flush(&client);
+                        flushed = written;
+                    }
+                    _ => {
+                        let sector = random.below(SECTORS - 4);
+                        let count = 1 + random.below(4);
+                        value += 1;
+                        let mut data = Vec::new();
+                        for at in sector..sector + count {
+                            let mut bytes = [0; 512];
+                            bytes[..4].copy_from_slice(&u32::to_le_bytes(value));
+                            data.extend(bytes);
+                            written[at as usize] = value;
+                        }
+                        let fua = random.below(6) == 0;
+                        let attachment = client.0.clone();
+                        let write = async move { attachment.write(sector * 512, data.into(), fua).await };
+                        group.run(write).unwrap();
+                        if fua {
+                            (sector..sector + count).for_each(|at| flushed[at as usize] = value);
+                        }
+                    }
+                }
+            }
+            drop(client);
+            group.kill(primary);
+            // The entries that it had sent may be committed or lost.
+            if random.below(2) == 0 {
+                group.wire.sent.lock().unwrap().clear();
+            }
+            group.start(primary);
+            if random.below(4) == 0 {
+                (0..3).for_each(|at| group.kill(at));
+                (0..3).for_each(|at| group.start(at));
+            }
+            primary = random.below(3) as usize;
+            let epoch = group.promote(primary, false).unwrap();
+            name = format!("disk@{epoch}");
+        }
+        let images = group.images();
+        assert!(images.iter().all(|image| *image == images[0]), "seed {seed}: copies differ");
+    }
+}

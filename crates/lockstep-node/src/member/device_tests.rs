@@ -1,0 +1,97 @@
+//! Members that keep a copy of a device.
+
+use super::harness::Lab;
+use crate::api::{FrontEnd, Tuning};
+use crate::submit::{Notice, Submission};
+use lockstep_core::policy::PolicyKind;
+use lockstep_core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
+use lockstep_core::{EntryKind, Seqno};
+use std::sync::mpsc::{Receiver, channel};
+
+fn lab(members: usize) -> Lab {
+    let mut lab = Lab::empty();
+    for at in 0..members {
+        lab.add(&Tuning::default(), |_| {});
+        lab.nodes[at].member.set_front_end(FrontEnd::Device);
+        lab.until("it votes", 20_000_000, |lab| {
+            lab.nodes[0].member.ctx.raft.membership().voters().count() == at + 1
+        });
+    }
+    lab.until("all are connected", 20_000_000, |lab| {
+        lab.nodes.iter().all(|node| node.member.delivery.deliverer.is_running())
+    });
+    lab
+}
+
+/// Submits an entry. Returns what there is to say of it.
+fn submit(lab: &mut Lab, at: usize) -> Receiver<Notice> {
+    let (sender, notices) = channel();
+    let mut builder = WriteSetBuilder::new();
+    builder.append_data(DataKind::Ordered, b"blocks").unwrap();
+    let member = &mut lab.nodes[at].member;
+    let payload = builder.finish(&Meta {
+        flags: flags::TRX_START | flags::TRX_END | flags::PA_UNSAFE,
+        last_seen: member.delivery.deliverer.delivered(),
+        source: member.ctx.me.view_uuid,
+        epoch: 0,
+        conn: 1,
+        trx: 1,
+    });
+    let submission = Submission::notifying(Box::new(move |notice| sender.send(notice).unwrap()));
+    member.submit(EntryKind::WriteSet, payload, submission.filler());
+    notices
+}
+
+fn taken(lab: &Lab, at: usize) -> Vec<Seqno> {
+    lab.nodes[at].applied.iter().map(|(seqno, _)| *seqno).collect()
+}
+
+#[test]
+fn own_entry_is_delivered_as_on_every_copy() {
+    let mut lab = lab(3);
+    let notices = submit(&mut lab, 1);
+    lab.run(1_000_000);
+    assert_eq!(taken(&lab, 1).len(), 1, "the origin takes it, too");
+    assert!((0..3).all(|at| taken(&lab, at) == taken(&lab, 1)));
+    assert_eq!(notices.try_iter().count(), 0, "the delivery says it");
+    assert!(lab.members(0).iter().all(|member| member.keeps_data()));
+}
+
+#[test]
+fn weak_policy_acknowledges_before_commit_and_delivers_after() {
+    let mut lab = lab(3);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
+    lab.run(500_000);
+    let leader = lab.leader(0).unwrap();
+    let committed = lab.nodes[leader].member.ctx.raft.committed_state().seqno;
+    lab.cut(leader, true);
+    let notices = submit(&mut lab, leader);
+    lab.run(100_000);
+    assert_eq!(notices.try_iter().collect::<Vec<_>>(), [Notice::Acknowledged { after: committed }]);
+    assert!(taken(&lab, leader).is_empty(), "only committed entries are delivered");
+    lab.cut(leader, false);
+    lab.until("a majority has it", 5_000_000, |lab| taken(lab, leader).len() == 1);
+    assert!(notices.try_recv().is_err(), "once");
+}
+
+#[test]
+fn copy_without_position_begins_with_the_first_entry() {
+    let mut lab = lab(2);
+    let _notices = submit(&mut lab, 0);
+    lab.run(1_000_000);
+    lab.add(&Tuning::default(), |_| {});
+    lab.nodes[2].member.set_front_end(FrontEnd::Device);
+    lab.until("it is connected", 20_000_000, |lab| lab.nodes[2].member.delivery.deliverer.is_running());
+    lab.run(1_000_000);
+    assert_eq!(taken(&lab, 2), taken(&lab, 0));
+}
+
+#[test]
+fn entry_that_was_not_sent_is_reported() {
+    let mut lab = lab(3);
+    lab.cut(2, true);
+    lab.run(10_000_000);
+    assert!(!lab.nodes[2].member.ctx.connection.is_primary());
+    let notices = submit(&mut lab, 2);
+    assert_eq!(notices.try_iter().collect::<Vec<_>>(), [Notice::Lost]);
+}

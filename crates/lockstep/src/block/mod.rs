@@ -1,0 +1,155 @@
+//! `lockstep block`: a replicated block device, served over NBD.
+
+mod control;
+mod node_log;
+mod options;
+mod report;
+mod serve;
+
+pub(crate) use report::BlockStatus;
+
+use clap::{Args, Subcommand};
+use lockstep_local::say;
+use lockstep_node::Command;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::cfg::Size;
+use crate::fetch::{self, Target};
+use control::Request;
+use options::{Protocol, ServeArgs};
+
+#[derive(Args, Debug)]
+pub(crate) struct BlockArgs {
+    #[command(subcommand)]
+    command: BlockCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum BlockCommand {
+    /// Keep a copy of the device, and serve it to NBD clients. Runs in the foreground until SIGTERM.
+    Serve(Box<ServeArgs>),
+    /// Show the device as this member sees it.
+    Status(AtArgs),
+    /// Make this member the primary of a new epoch, and print the export name that clients attach by.
+    Promote(PromoteArgs),
+    /// Make the device larger. Clients see the new size when they attach again.
+    Resize(ResizeArgs),
+    /// Change the replication protocol of the running group.
+    Protocol(ProtocolArgs),
+}
+
+#[derive(Args, Debug)]
+struct AtArgs {
+    /// Directory of a member on this machine.
+    #[arg(long, value_name = "DIR", default_value = options::DEFAULT_DIR)]
+    dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct PromoteArgs {
+    #[command(flatten)]
+    at: AtArgs,
+    /// Also if that ends an attachment in use.
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Args, Debug)]
+struct ResizeArgs {
+    #[command(flatten)]
+    at: AtArgs,
+    /// The new size.
+    #[arg(long, value_name = "SIZE")]
+    size: Size,
+}
+
+#[derive(Args, Debug)]
+struct ProtocolArgs {
+    #[command(flatten)]
+    at: AtArgs,
+    /// The protocol: a, b or c.
+    protocol: Protocol,
+}
+
+impl BlockArgs {
+    /// Whether to print JSON.
+    pub(crate) fn wants_json(&self) -> bool {
+        match &self.command {
+            BlockCommand::Serve(_) => false,
+            BlockCommand::Status(at) => at.json,
+            BlockCommand::Promote(PromoteArgs { at, .. })
+            | BlockCommand::Resize(ResizeArgs { at, .. })
+            | BlockCommand::Protocol(ProtocolArgs { at, .. }) => at.json,
+        }
+    }
+}
+
+#[cfg(test)]
+impl BlockArgs {
+    pub(crate) fn serve_args(self) -> ServeArgs {
+        match self.command {
+            BlockCommand::Serve(args) => *args,
+            other => panic!("not `serve`: {other:?}"),
+        }
+    }
+}
+
+pub(crate) fn run(args: BlockArgs) -> Result<ExitCode, String> {
+    match args.command {
+        BlockCommand::Serve(args) => serve::run(*args),
+        BlockCommand::Status(at) => {
+            let page = control::ask(&at.dir, &Request::Status)?;
+            let status: BlockStatus =
+                page.status.ok_or("the member has sent no status: is it of another version?")?;
+            match at.json {
+                true => say(&serde_json::to_string(&status).map_err(|e| format!("cannot write JSON: {e}"))?),
+                false => say(&status.text()),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        BlockCommand::Promote(PromoteArgs { at, force }) => {
+            lead(&at.dir)?;
+            let answer = control::ask(&at.dir, &Request::Promote { force })?;
+            print(&at, &answer)
+        }
+        BlockCommand::Resize(ResizeArgs { at, size: Size(size) }) => {
+            print(&at, &control::ask(&at.dir, &Request::Resize { size })?)
+        }
+        BlockCommand::Protocol(ProtocolArgs { at, protocol }) => {
+            print(&at, &control::ask(&at.dir, &Request::Protocol { protocol })?)
+        }
+    }
+}
+
+fn print(at: &AtArgs, answer: &control::Answer) -> Result<ExitCode, String> {
+    if at.json {
+        say(&serde_json::to_string(answer).map_err(|e| format!("cannot write JSON: {e}"))?);
+    } else {
+        say(&answer.text);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lets the member of this directory lead, if possible: a primary that leads has one round trip per flush. Protocols A and B
+/// need it, and the member itself refuses without.
+fn lead(dir: &Path) -> Result<(), String> {
+    let target = fetch::socket_in(dir);
+    let page = fetch::get(&target, "/status").map_err(|error| format!("{target}: {error}"))?;
+    let status: lockstep_node::Status =
+        serde_json::from_str(&page).map_err(|error| format!("{target}: no status: {error}"))?;
+    if status.leads() {
+        return Ok(());
+    }
+    if let Target::Socket(socket) = &target {
+        let command = Command::Switchover { to: status.own.id };
+        let answer = crate::command::send(socket, &command)?;
+        if !answer.ok {
+            eprintln!("lockstep: this member does not lead: {}", answer.text);
+        }
+    }
+    Ok(())
+}

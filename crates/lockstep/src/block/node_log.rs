@@ -1,0 +1,92 @@
+//! A node as the log of a device.
+
+use crate::log_member::MessageLog;
+use bytes::Bytes;
+use lockstep_block::device::{Log, NotSent, Notice, NoticeCall};
+use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
+use lockstep_node::core::{EntryKind, MemberId, Seqno};
+use lockstep_node::{Level, Node};
+use std::sync::Arc;
+
+/// See the module's documentation.
+pub(super) struct NodeLog {
+    node: Node,
+    lines: Arc<MessageLog>,
+}
+
+impl NodeLog {
+    pub(super) fn new(node: Node, lines: Arc<MessageLog>) -> NodeLog {
+        NodeLog { node, lines }
+    }
+
+    pub(super) fn node(&self) -> &Node {
+        &self.node
+    }
+}
+
+impl Log for NodeLog {
+    fn submit(&self, payload: Bytes, notice: NoticeCall) -> Result<(), NotSent> {
+        let mut builder = WriteSetBuilder::new();
+        builder.append_data(DataKind::Ordered, &payload).map_err(|_| NotSent)?;
+        let meta = Meta {
+            flags: flags::TRX_START | flags::TRX_END | flags::PA_UNSAFE,
+            last_seen: self.node.last_committed().max(0),
+            source: self.node.identity().view_uuid,
+            epoch: 0,
+            conn: 0,
+            trx: 0,
+        };
+        let payload = builder.finish(&meta);
+        debug_assert!(
+            payload.len() <= lockstep_node::IN_ORDER_BYTES,
+            "the log keeps the order of small entries"
+        );
+        let call = move |said| {
+            notice(match said {
+                lockstep_node::Notice::Acknowledged { after } => Notice::Acknowledged { after },
+                lockstep_node::Notice::Lost => Notice::Lost,
+            });
+        };
+        self.node.submit_with(EntryKind::WriteSet, payload, Box::new(call)).map_err(|_| NotSent)
+    }
+
+    fn finished(&self, seqno: Seqno) {
+        self.node.finished(seqno);
+    }
+
+    fn is_live(&self) -> bool {
+        self.node.is_live()
+    }
+
+    fn refusal(&self) -> Option<String> {
+        if self.node.may_originate() {
+            return None;
+        }
+        let status = self.node.status();
+        Some(format!(
+            "under this protocol only the leader's clients write, and {} leads: attach there, or run `lockstep block promote` \
+             here",
+            if status.cluster.leader.is_empty() { "nobody" } else { &status.cluster.leader }
+        ))
+    }
+
+    fn member(&self) -> MemberId {
+        self.node.identity().member
+    }
+
+    fn name_of(&self, member: &MemberId) -> String {
+        let id = member.to_string();
+        let status = self.node.status();
+        let found = status.members.iter().find(|member| member.id == id);
+        found.map_or(id, |member| member.name.clone())
+    }
+
+    fn is_connected(&self, member: &MemberId) -> bool {
+        let id = member.to_string();
+        self.node.status().members.iter().any(|member| member.id == id && member.is_connected())
+    }
+
+    fn note(&self, warn: bool, text: &str) {
+        self.lines.write(if warn { Level::Warn } else { Level::Info }, text);
+    }
+}

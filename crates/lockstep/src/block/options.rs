@@ -1,0 +1,362 @@
+//! The options of `lockstep block serve`.
+
+use crate::cfg::{self, Size, fill};
+use crate::log_member::{MemberArgs, Plan};
+use clap::Args;
+use lockstep_block::device::Config;
+use lockstep_block::nbd::{Listen, TlsFiles};
+use lockstep_node::core::policy::{Policy, PolicyKind};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The default directory.
+pub(super) const DEFAULT_DIR: &str = "/var/lib/lockstep/block";
+/// The default name of the member.
+const DEFAULT_NAME: &str = "block";
+/// The default of `--cache`.
+const DEFAULT_CACHE: u64 = 256 << 20;
+/// The least cache: some entries of the log must fit.
+const CACHE_MIN: u64 = 8 << 20;
+/// The permissions of a Unix socket: only its owner connects.
+const SOCKET_MODE: u32 = 0o600;
+
+/// DRBD's replication protocols.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Protocol {
+    /// A flush is answered when the own log has it.
+    A,
+    /// And another member has received it.
+    B,
+    /// And a majority has it on disk.
+    C,
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Protocol, String> {
+        match text {
+            "a" | "A" => Ok(Protocol::A),
+            "b" | "B" => Ok(Protocol::B),
+            "c" | "C" => Ok(Protocol::C),
+            _ => Err("the protocols are a, b and c".into()),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::A => "A",
+            Protocol::B => "B",
+            Protocol::C => "C",
+        })
+    }
+}
+
+impl Protocol {
+    /// The commit policy, as provider options.
+    fn options(self) -> &'static str {
+        match self {
+            Protocol::A => "commit.policy=async",
+            Protocol::B => "commit.policy=semisync; commit.ack_on=receive",
+            Protocol::C => "commit.policy=quorum",
+        }
+    }
+
+    /// Changes a commit policy to this protocol. Other settings stay.
+    pub(super) fn apply(self, policy: &mut Policy) {
+        (policy.kind, policy.on_receive) = match self {
+            Protocol::A => (PolicyKind::Async, policy.on_receive),
+            Protocol::B => (PolicyKind::Semisync, true),
+            Protocol::C => (PolicyKind::Quorum, policy.on_receive),
+        };
+    }
+
+    /// The protocol that a commit policy is.
+    pub(super) fn of(policy: &Policy) -> Option<Protocol> {
+        match policy.kind {
+            PolicyKind::Async => Some(Protocol::A),
+            PolicyKind::Semisync if policy.on_receive => Some(Protocol::B),
+            PolicyKind::Semisync => None,
+            PolicyKind::Quorum | PolicyKind::All => Some(Protocol::C),
+        }
+    }
+}
+
+#[derive(Args, Debug, Default, Clone)]
+pub(crate) struct ServeArgs {
+    /// Addresses of the other members: gcomm://HOST[:PORT][,HOST[:PORT]]...
+    #[arg(short, long, value_name = "GCOMM")]
+    address: Option<String>,
+    /// Name of this group of members, and of the export.
+    #[arg(short, long, value_name = "NAME")]
+    group: Option<String>,
+    /// Name of this member [default: block].
+    #[arg(short, long)]
+    name: Option<String>,
+    /// Directory of the log and of the device file [default: /var/lib/lockstep/block].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Provider options, as in wsrep_provider_options: gmcast.listen_addr, base_host, commit.policy, log.size, ...
+    #[arg(short, long)]
+    options: Option<String>,
+    /// The first member of a new group. Without effect once this member knows others.
+    #[arg(long = "new", alias = "new-cluster")]
+    new_group: bool,
+    /// The device's size. It counts where the device has none yet.
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    /// Where NBD clients connect: unix:PATH or tcp:HOST:PORT. Several are separated by commas.
+    #[arg(long, value_name = "PLACE")]
+    listen: Option<String>,
+    /// The protocol of a new group: a, b or c, as DRBD names them [default: c].
+    #[arg(long)]
+    protocol: Option<Protocol>,
+    /// The most memory for writes that are not on the device file (block.cache) [default: 256M].
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<Size>,
+    /// How many seconds a flush may take before it fails, and ends the attachment (block.timeout); 0: any time [default: 0].
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Certificate for clients with TLS, in PEM. SIGHUP reloads it, and key and authority.
+    #[arg(long, value_name = "FILE")]
+    ssl_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM without a password.
+    #[arg(long, value_name = "FILE")]
+    ssl_key: Option<PathBuf>,
+    /// Authorities of clients' certificates, in PEM: a client must have one of their certificates.
+    #[arg(long, value_name = "FILE")]
+    ssl_ca: Option<PathBuf>,
+    /// Refuse clients without TLS.
+    #[arg(long)]
+    require_secure_transport: bool,
+    /// Write log lines to this file instead of standard error. SIGHUP reopens it and reloads certificates.
+    #[arg(short, long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// A file with lines `option = value`, with the names of these options. The command line takes precedence.
+    #[arg(short, long, value_name = "FILE")]
+    cfg: Option<PathBuf>,
+}
+
+/// The options, validated.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) plan: Plan,
+    pub(super) device: Config,
+    /// The size of a device that has none.
+    pub(super) size: Option<u64>,
+    pub(super) listen: Vec<Listen>,
+    pub(super) tls: Option<TlsFiles>,
+    pub(super) require_tls: bool,
+}
+
+impl ServeArgs {
+    /// Adds the settings of the configuration file. The command line takes precedence.
+    fn complete(mut self) -> Result<ServeArgs, String> {
+        let Some(path) = self.cfg.clone() else { return Ok(self) };
+        cfg::read(&path, |key, value| {
+            // As in a server's my.cnf, `_` and `-` are the same.
+            let key = key.replace('_', "-");
+            match key.as_str() {
+                "address" => fill(&mut self.address, &key, value),
+                "group" => fill(&mut self.group, &key, value),
+                "name" => fill(&mut self.name, &key, value),
+                "dir" => fill(&mut self.dir, &key, value),
+                "options" => fill(&mut self.options, &key, value),
+                "size" => fill(&mut self.size, &key, value),
+                "listen" => fill(&mut self.listen, &key, value),
+                "protocol" => fill(&mut self.protocol, &key, value),
+                "cache" => fill(&mut self.cache, &key, value),
+                "timeout" => fill(&mut self.timeout, &key, value),
+                "ssl-cert" => fill(&mut self.ssl_cert, &key, value),
+                "ssl-key" => fill(&mut self.ssl_key, &key, value),
+                "ssl-ca" => fill(&mut self.ssl_ca, &key, value),
+                "log" => fill(&mut self.log, &key, value),
+                "new" | "new-cluster" => {
+                    self.new_group |= cfg::is_on(value);
+                    Ok(())
+                }
+                "require-secure-transport" => {
+                    self.require_secure_transport |= cfg::is_on(value);
+                    Ok(())
+                }
+                other => {
+                    Err(format!("unknown option '{other}'; `lockstep block serve --help` lists the options"))
+                }
+            }
+        })?;
+        Ok(self)
+    }
+
+    /// Validates the options.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub(super) fn settings(self) -> Result<Settings, String> {
+        let args = self.complete()?;
+        let mut options = args.options.unwrap_or_default();
+        if let Some(protocol) = args.protocol {
+            if options.contains("commit.policy") {
+                return Err(
+                    "--protocol is a commit policy, and --options sets commit.policy: give one of them"
+                        .into(),
+                );
+            }
+            options = format!("{options}; {}", protocol.options());
+        }
+        let plan = MemberArgs {
+            what: "block",
+            address: args.address,
+            group: args.group,
+            name: args.name.unwrap_or_else(|| DEFAULT_NAME.into()),
+            options: Some(options),
+            dir: args.dir.unwrap_or_else(|| DEFAULT_DIR.into()),
+            log: args.log,
+            may_found: true,
+            founds: args.new_group,
+        };
+        let plan = plan.plan()?;
+        if plan.group.contains('@') {
+            return Err(
+                "--group is the export's name, and must not contain '@': an epoch follows it there".into()
+            );
+        }
+        let listen = args
+            .listen
+            .ok_or("where clients connect is missing: give --listen unix:PATH or tcp:HOST:PORT")?;
+        let listen = listen.split(',').map(place).collect::<Result<_, _>>()?;
+        let tls = match (args.ssl_cert, args.ssl_key, args.ssl_ca) {
+            (Some(cert), Some(key), ca) => {
+                Some(TlsFiles { cert, key, require_client_certificate: ca.is_some(), ca })
+            }
+            (None, None, None) => None,
+            _ => return Err("--ssl-cert and --ssl-key belong together: give both".into()),
+        };
+        if args.require_secure_transport && tls.is_none() {
+            return Err(
+                "--require-secure-transport needs a certificate: give --ssl-cert and --ssl-key".into()
+            );
+        }
+        let cache = args.cache.map_or(DEFAULT_CACHE, |Size(bytes)| bytes);
+        if cache < CACHE_MIN {
+            return Err(format!("--cache must be at least {} MiB", CACHE_MIN >> 20));
+        }
+        let size = args.size.map(|Size(size)| checked(size)).transpose()?;
+        Ok(Settings {
+            device: Config {
+                name: plan.group.clone(),
+                cache,
+                timeout: Duration::from_secs(args.timeout.unwrap_or(0)),
+            },
+            plan,
+            size,
+            listen,
+            tls,
+            require_tls: args.require_secure_transport,
+        })
+    }
+}
+
+/// A device's size.
+///
+/// # Errors
+/// It is none: a text for people.
+pub(super) fn checked(size: u64) -> Result<u64, String> {
+    const LEAST: u64 = 4096;
+    match size {
+        0 => Err("the size must not be 0".into()),
+        size if size % LEAST != 0 => Err(format!("the size must be a multiple of {LEAST} bytes")),
+        size if size > lockstep_block::device::entry::SIZE_MAX => Err("the size is too large".into()),
+        size => Ok(size),
+    }
+}
+
+fn place(text: &str) -> Result<Listen, String> {
+    if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+        return Ok(Listen::Unix { path: path.into(), mode: SOCKET_MODE });
+    }
+    let address = text
+        .strip_prefix("tcp:")
+        .ok_or_else(|| format!("--listen {text} is no place: give unix:PATH or tcp:HOST:PORT"))?;
+    let found = address.to_socket_addrs().ok().and_then(|mut found| found.next());
+    found.map(Listen::Tcp).ok_or_else(|| format!("--listen {text} is no address: give tcp:HOST:PORT"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cli;
+    use clap::Parser;
+
+    const LEAST: &str = "-a gcomm://a -g disk --listen unix:/run/disk.sock";
+
+    fn settings(line: &str) -> Result<Settings, String> {
+        let line = format!("lockstep block serve {line}");
+        match Cli::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?.command {
+            crate::Command::Block(args) => args.serve_args().settings(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn least_options_have_defaults() {
+        let found = settings(LEAST).unwrap();
+        assert_eq!((found.plan.name.as_str(), found.device.name.as_str()), ("block", "disk"));
+        assert_eq!((found.device.cache, found.device.timeout, found.size), (256 << 20, Duration::ZERO, None));
+        assert_eq!(found.listen, [Listen::Unix { path: "/run/disk.sock".into(), mode: 0o600 }]);
+        assert_eq!(found.plan.options.tuning().policy, Policy::default());
+    }
+
+    #[test]
+    fn protocols_are_commit_policies() {
+        for (letter, protocol, kind) in [
+            ("a", Protocol::A, PolicyKind::Async),
+            ("b", Protocol::B, PolicyKind::Semisync),
+            ("C", Protocol::C, PolicyKind::Quorum),
+        ] {
+            let policy =
+                settings(&format!("{LEAST} --protocol {letter}")).unwrap().plan.options.tuning().policy;
+            assert_eq!((policy.kind, Protocol::of(&policy)), (kind, Some(protocol)));
+            let mut changed = Policy::of(PolicyKind::All);
+            protocol.apply(&mut changed);
+            assert_eq!(Protocol::of(&changed), Some(protocol));
+        }
+        assert!(settings(&format!("{LEAST} --protocol d")).is_err());
+        let both = settings(&format!("{LEAST} --protocol a --options commit.policy=all"));
+        assert!(both.unwrap_err().contains("one of them"));
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        let refused = |line: &str| settings(line).unwrap_err();
+        assert!(refused("-a gcomm://a -g disk").contains("--listen"));
+        assert!(refused("-a gcomm://a -g disk --listen /x").contains("unix:PATH"));
+        assert!(refused("-a gcomm://a -g disk@1 --listen unix:/x").contains("'@'"));
+        assert!(refused("-g disk --listen unix:/x").contains("--address"));
+        assert!(refused(&format!("{LEAST} --size 4097")).contains("multiple"));
+        assert!(refused(&format!("{LEAST} --cache 1M")).contains("at least 8 MiB"));
+        assert!(refused(&format!("{LEAST} --ssl-cert /x")).contains("--ssl-key"));
+        assert!(refused(&format!("{LEAST} --require-secure-transport")).contains("--ssl-cert"));
+    }
+
+    #[test]
+    fn file_supplies_options_and_the_command_line_wins() {
+        let path = std::env::temp_dir().join(format!("lockstep-block-cfg-{}", std::process::id()));
+        let text = "[block]\naddress = gcomm://a,b\ngroup = disk\nname = b1\ndir = /x\nsize = 20G\nprotocol = b\n\
+                    listen = tcp:127.0.0.1:10809,unix:/run/x\ncache = 64M\ntimeout = 30\nnew = yes\n";
+        std::fs::write(&path, text).unwrap();
+        let found = settings(&format!("--cfg {} --name b2 --cache 128M", path.display())).unwrap();
+        assert_eq!((found.plan.name.as_str(), found.size, found.listen.len()), ("b2", Some(20 << 30), 2));
+        assert_eq!((found.device.cache, found.device.timeout), (128 << 20, Duration::from_secs(30)));
+        std::fs::write(&path, "sise = 1G\n").unwrap();
+        let error = settings(&format!("--cfg {}", path.display())).unwrap_err();
+        assert!(error.contains("line 1: unknown option 'sise'"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! The status of a device on one member.
+
+use super::node_log::NodeLog;
+use super::options::Protocol;
+use lockstep_block::device::attachments::Holder;
+use lockstep_block::device::{Log, Replica};
+use lockstep_block::nbd::Connections;
+use lockstep_node::{Metric, MetricKind};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// The kind of front end in its status.
+const KIND: &str = "block";
+
+/// The object `front_end` of the status of `lockstep block serve`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct BlockStatus {
+    /// [`KIND`].
+    pub(crate) kind: String,
+    /// The export's name.
+    pub(crate) name: String,
+    /// This member's name.
+    pub(crate) member: String,
+    /// The device's size in bytes; 0: none yet.
+    pub(crate) size_bytes: u64,
+    /// The present epoch.
+    pub(crate) epoch: u64,
+    /// `detached`, `promoted` or `attached`.
+    pub(crate) state: String,
+    /// The member that owns the epoch.
+    pub(crate) primary: Option<String>,
+    /// The client that is attached.
+    pub(crate) client: Option<String>,
+    /// Whether this member knows the attachment: `false` if it ended without a detach, so that only a promotion helps. `None`:
+    /// another member has it, or nobody.
+    pub(crate) alive: Option<bool>,
+    /// Why this member's attachment has ended.
+    pub(crate) failure: Option<String>,
+    /// Connections of clients.
+    pub(crate) connections: usize,
+    /// A, B or C; `None`: another commit policy.
+    pub(crate) protocol: Option<String>,
+    /// Whether a majority answers. If not, replies to clients are held.
+    pub(crate) live: bool,
+    /// The last seqno that the device has.
+    pub(crate) seqno: i64,
+    /// The last seqno that the device file has, durably.
+    pub(crate) written_seqno: i64,
+    /// Bytes that no log entry has.
+    pub(crate) dirty_bytes: u64,
+    /// Bytes that are not on the device file.
+    pub(crate) cached_bytes: u64,
+    /// The most of them.
+    pub(crate) cache_bytes: u64,
+    /// Entries of writes that are not committed.
+    pub(crate) uncommitted: usize,
+    /// Why the device file cannot be written now.
+    pub(crate) trouble: Option<String>,
+}
+
+/// The status now.
+pub(super) fn status(replica: &Replica<NodeLog>, connections: Option<&Connections>) -> BlockStatus {
+    let found = replica.status();
+    let log = replica.log();
+    let (state, primary, client) = match found.attachments.holder() {
+        Holder::Nobody => ("detached", None, None),
+        Holder::Promoted(member) => ("promoted", Some(*member), None),
+        Holder::Attached { member, peer, .. } => ("attached", Some(*member), Some(peer.clone())),
+    };
+    let session = found.session.as_ref().filter(|session| session.epoch == found.attachments.epoch());
+    let here = client.is_some() && primary == Some(log.member());
+    BlockStatus {
+        kind: KIND.into(),
+        name: replica.config().name.clone(),
+        member: log.node().status().own.name.clone(),
+        size_bytes: found.attachments.size(),
+        epoch: found.attachments.epoch(),
+        state: state.into(),
+        primary: primary.map(|member| log.name_of(&member)),
+        client,
+        alive: here.then(|| session.is_some_and(|session| session.failure.is_none())),
+        failure: session.and_then(|session| session.failure.clone()),
+        connections: connections.map_or(0, |connections| connections.list().len()),
+        protocol: Protocol::of(&log.node().policy()).map(|protocol| protocol.to_string()),
+        live: log.is_live(),
+        seqno: found.delivered,
+        written_seqno: found.written,
+        dirty_bytes: found.dirty,
+        cached_bytes: found.cached,
+        cache_bytes: replica.config().cache,
+        uncommitted: session.map_or(0, |session| session.uncommitted),
+        trouble: found.trouble,
+    }
+}
+
+impl BlockStatus {
+    /// The status in a member's status page.
+    pub(crate) fn in_page(front_end: &serde_json::Value) -> Option<BlockStatus> {
+        let status: BlockStatus = serde_json::from_value(front_end.clone()).ok()?;
+        (status.kind == KIND).then_some(status)
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let mut out = format!("{}: ", self.name);
+        let _ = match self.size_bytes {
+            0 => write!(out, "no size yet"),
+            size => write!(out, "{size} bytes"),
+        };
+        let primary = self.primary.as_deref().unwrap_or("nobody");
+        let client = self.client.as_deref().unwrap_or("nobody");
+        let _ = match self.state.as_str() {
+            "promoted" => write!(
+                out,
+                ", {primary} promoted in epoch {0}: attach there by {1}@{0}",
+                self.epoch, self.name
+            ),
+            "attached" => write!(out, ", {client} attached to {primary} in epoch {}", self.epoch),
+            _ => write!(out, ", nobody attached (last epoch {})", self.epoch),
+        };
+        if self.alive == Some(false) {
+            let _ = write!(
+                out,
+                "; that attachment did not end in order: `lockstep block promote` begins a new epoch"
+            );
+        }
+        if let Some(failure) = &self.failure {
+            let _ = write!(out, "\nattachment ended: {failure}");
+        }
+        let _ = write!(
+            out,
+            "\n{}: protocol {}, {}, {} connections, seqno {}, on the device file {}; {} of {} MiB cached, {} not in the log, {} \
+             entries not committed",
+            self.member,
+            self.protocol.as_deref().unwrap_or("of another commit policy"),
+            if self.live { "a majority answers" } else { "no majority: replies are held" },
+            self.connections,
+            self.seqno,
+            self.written_seqno,
+            self.cached_bytes >> 20,
+            self.cache_bytes >> 20,
+            self.dirty_bytes,
+            self.uncommitted,
+        );
+        if let Some(trouble) = &self.trouble {
+            let _ = write!(out, "\n{trouble}");
+        }
+        out
+    }
+
+    pub(super) fn metrics(&self) -> Vec<Metric> {
+        let one =
+            |name, help, value| Metric { name, help, kind: MetricKind::Gauge, labels: Vec::new(), value };
+        vec![
+            one("block_size_bytes", "The device's size.", self.size_bytes as f64),
+            one("block_epoch", "The present epoch of the device.", self.epoch as f64),
+            one("block_connections", "Connections of clients.", self.connections as f64),
+            one("block_dirty_bytes", "Bytes that no log entry has.", self.dirty_bytes as f64),
+            one("block_cached_bytes", "Bytes that are not on the device file.", self.cached_bytes as f64),
+            one("block_written_seqno", "The last seqno that the device file has.", self.written_seqno as f64),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_says_who_may_attach() {
+        let mut status = BlockStatus { name: "disk".into(), member: "n1".into(), ..BlockStatus::default() };
+        assert!(status.text().contains("no size yet, nobody attached"));
+        status.size_bytes = 4096;
+        status.epoch = 3;
+        status.state = "promoted".into();
+        status.primary = Some("n2".into());
+        assert!(status.text().contains("n2 promoted in epoch 3: attach there by disk@3"));
+        status.state = "attached".into();
+        status.client = Some("uid 0".into());
+        status.alive = Some(false);
+        let text = status.text();
+        assert!(text.contains("uid 0 attached to n2 in epoch 3") && text.contains("block promote"), "{text}");
+    }
+
+    #[test]
+    fn status_of_another_front_end_is_ignored() {
+        assert_eq!(BlockStatus::in_page(&serde_json::json!({ "kind": "binlog" })), None);
+        let own = BlockStatus { kind: KIND.into(), ..BlockStatus::default() };
+        assert_eq!(BlockStatus::in_page(&serde_json::to_value(&own).unwrap()), Some(own));
+    }
+}

@@ -1,0 +1,266 @@
+//! `lockstep block serve`: a member with a copy of the device.
+
+use super::control::ControlSocket;
+use super::node_log::NodeLog;
+use super::options::{ServeArgs, Settings};
+use super::report;
+use crate::log_member::{self, End, Hooks, MessageLog, Role, end_by};
+use crate::signals::Signals;
+use lockstep_block::device::file::{DeviceFile, Position};
+use lockstep_block::device::{Config, Replica};
+use lockstep_block::nbd::{Connections, Server, ServerConfig, TlsAcceptor};
+use lockstep_node::core::Uuid;
+use lockstep_node::{Delivery, FrontEnd, Level, Node, ViewInfo, ViewStatus};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// How long the loop waits for a delivery before it looks after the threads.
+const IDLE: Duration = Duration::from_millis(200);
+/// Threads that serve clients.
+const WORKERS: usize = 2;
+/// How long a member that ends waits for its clients' requests.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the status, the reload and the end of the program need once the member has joined.
+struct Running {
+    replica: Replica<NodeLog>,
+    connections: Connections,
+    /// Taken at the end.
+    server: Mutex<Option<(Server, Runtime)>>,
+}
+
+impl Running {
+    /// Answers the requests in flight, and closes all connections. The attachment does not end by that.
+    fn stop_server(&self) {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((server, runtime)) = server {
+            runtime.block_on(server.stop());
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        }
+    }
+}
+
+/// Serves until a signal or an error ends it.
+pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
+    let settings = args.settings()?;
+    let dir = settings.plan.dir.clone();
+    std::fs::create_dir_all(&dir).map_err(|e| {
+        format!("cannot create the directory {}: {e}; name another with --dir", dir.display())
+    })?;
+    let log = Arc::new(MessageLog::open(settings.plan.log.clone())?);
+    let signals = Signals::block();
+    let tls =
+        settings.tls.clone().map(TlsAcceptor::load).transpose().map_err(|e| e.to_string())?.map(Arc::new);
+    let (file, position) = DeviceFile::open(&dir)?;
+    if !position.whole {
+        return Err(format!(
+            "the device file in {} is half of a copy from another member: remove device.img and device.state, and start again",
+            dir.display()
+        ));
+    }
+    let running: Arc<OnceLock<Running>> = Arc::default();
+    let Settings { plan, device, size, listen, require_tls, .. } = settings;
+    let mut server = ServerConfig::new(listen);
+    server.tls.clone_from(&tls);
+    server.require_tls = require_tls;
+    let lines = log.clone();
+    server.log = Arc::new(move |line| lines.write(Level::Info, line));
+    let member =
+        Member { file, position: position.clone(), device, size, server, dir, running: running.clone() };
+    let lines = log.clone();
+    let role = Role {
+        front_end: FrontEnd::Device,
+        position: position.gtid,
+        hooks: hooks(&running, tls),
+        take: move |node: &Node| match member.take(node, &lines) {
+            Ok(end) => end,
+            Err(text) => End::Failed(text),
+        },
+    };
+    log_member::run(&plan, log, &signals, role)
+}
+
+fn hooks(running: &Arc<OnceLock<Running>>, tls: Option<Arc<TlsAcceptor>>) -> Hooks {
+    let (numbers, page, end) = (running.clone(), running.clone(), running.clone());
+    let now = |running: &OnceLock<Running>| {
+        let running = running.get()?;
+        Some(report::status(&running.replica, Some(&running.connections)))
+    };
+    Hooks {
+        stats: Some(Arc::new(move || now(&numbers).map_or_else(Vec::new, |status| status.metrics()))),
+        status: Some(Arc::new(move || {
+            serde_json::to_value(now(&page).unwrap_or_default()).unwrap_or_default()
+        })),
+        reload: Some(Box::new(move || {
+            tls.as_ref().map_or(Ok(()), |tls| tls.reload().map_err(|e| e.to_string()))
+        })),
+        before_leave: Some(Box::new(move || {
+            if let Some(running) = end.get() {
+                running.stop_server();
+                running.replica.drain(STOP_TIMEOUT);
+            }
+        })),
+    }
+}
+
+/// The device of this member, before it has joined.
+struct Member {
+    file: DeviceFile,
+    position: Position,
+    device: Config,
+    size: Option<u64>,
+    server: ServerConfig,
+    dir: std::path::PathBuf,
+    running: Arc<OnceLock<Running>>,
+}
+
+impl Member {
+    /// Takes the deliveries until they end.
+    fn take(self, node: &Node, lines: &Arc<MessageLog>) -> Result<End, String> {
+        let Member { file, position, device, size, server, dir, running } = self;
+        let log = NodeLog::new(node.clone(), lines.clone());
+        let seed = u64::from_le_bytes(random()?);
+        let replica = Replica::new(log, file, position, device, seed);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .thread_name("ls-nbd")
+            .enable_all()
+            .build()
+            .map_err(|error| format!("cannot start threads: {error}"))?;
+        let failed = start_threads(&replica)?;
+        let places = server.listen.len();
+        let server =
+            runtime.block_on(Server::start(server, replica.clone())).map_err(|error| error.to_string())?;
+        let connections = server.connections().clone();
+        let control =
+            ControlSocket::start(&dir, replica.clone(), connections.clone(), runtime.handle().clone())?;
+        lines
+            .write(Level::Info, &format!("serves the export {} at {places} place(s)", replica.config().name));
+        if let Some(size) = size {
+            let (replica, lines) = (replica.clone(), lines.clone());
+            runtime.spawn(async move { found(&replica, size, &lines).await });
+        }
+        let running = running.get_or_init(|| Running {
+            replica: replica.clone(),
+            connections,
+            server: Mutex::new(Some((server, runtime))),
+        });
+        let end = deliver_all(node, &replica, &failed);
+        replica.close();
+        running.stop_server();
+        drop(control);
+        Ok(end)
+    }
+}
+
+/// The threads of the device. Their failure arrives at the receiver.
+fn start_threads(replica: &Replica<NodeLog>) -> Result<mpsc::Receiver<String>, String> {
+    let (sender, failed) = mpsc::channel();
+    let (submits, writes) = (replica.clone(), replica.clone());
+    let fails = |error| format!("cannot start a thread: {error}");
+    let thread = |name: &str| std::thread::Builder::new().name(name.into());
+    thread("ls-submit").spawn(move || submits.submit_in_background()).map_err(fails)?;
+    thread("ls-device")
+        .spawn(move || {
+            if let Err(text) = writes.write_back() {
+                let _ = sender.send(text);
+            }
+        })
+        .map_err(fails)?;
+    Ok(failed)
+}
+
+/// Gives the device its first size. A device that has one keeps it.
+async fn found(replica: &Replica<NodeLog>, size: u64, lines: &MessageLog) {
+    while replica.until_caught_up().await.is_err() {}
+    let found = replica.status().attachments.size();
+    if found == size {
+        return;
+    }
+    if found != 0 {
+        let text = format!(
+            "the device has {found} bytes, and --size says {size}: --size is only for a new device; see `lockstep block resize`"
+        );
+        return lines.write(Level::Warn, &text);
+    }
+    match replica.resize(size).await {
+        Ok(()) => lines.write(Level::Info, &format!("the device has {size} bytes")),
+        Err(text) => lines.write(Level::Warn, &format!("cannot give the device its size: {text}")),
+    }
+}
+
+fn deliver_all(node: &Node, replica: &Replica<NodeLog>, failed: &mpsc::Receiver<String>) -> End {
+    let mut left = false;
+    loop {
+        if let Ok(text) = failed.try_recv() {
+            return End::Failed(text);
+        }
+        let Some(delivery) = node.next(Some(IDLE), None) else { continue };
+        let taken = match &delivery {
+            Delivery::Ordered(ordered) => {
+                let (seqno, origin) = (ordered.seqno, ordered.origin);
+                let taken = match ordered.pass {
+                    true => replica.deliver(seqno, &origin, &ordered.writeset.data),
+                    false => {
+                        if origin == node.identity().member {
+                            replica.refused(seqno);
+                        } else {
+                            replica.pass(seqno);
+                        }
+                        Ok(())
+                    }
+                };
+                node.gone(seqno);
+                if let Err(text) = taken {
+                    return End::Failed(text);
+                }
+                continue;
+            }
+            Delivery::Connected(info) => replica.connected(info.gtid.uuid),
+            Delivery::View { info, in_log } => view(replica, info, *in_log),
+            Delivery::Synced => {
+                replica.caught_up();
+                Ok(())
+            }
+            Delivery::Donate { id, .. } => {
+                // The joiner says what to do.
+                node.donation_done(*id, Err(-95));
+                Ok(())
+            }
+            Delivery::StateNeeded { .. } => Err(STATE_NEEDED.to_owned()),
+            _ => Ok(()),
+        };
+        if let Some(end) = end_by(delivery, &mut left) {
+            return end;
+        }
+        if let Err(text) = taken {
+            return End::Failed(text);
+        }
+        node.handled();
+    }
+}
+
+const STATE_NEEDED: &str = "the members' logs do not continue this copy: it was away for longer than the log is kept, or it is new \
+                            in a group that has removed the beginning of its log. This version does not copy a device from \
+                            another member by itself. Stop one other member, empty this member's directory, copy device.img and \
+                            device.state of the stopped one into it, and start both";
+
+fn view(replica: &Replica<NodeLog>, info: &ViewInfo, in_log: bool) -> Result<(), String> {
+    if info.status != ViewStatus::Primary {
+        return Ok(());
+    }
+    replica.connected(info.gtid.uuid)?;
+    if in_log {
+        replica.pass(info.gtid.seqno);
+    }
+    Ok(())
+}
+
+fn random() -> Result<[u8; 8], String> {
+    let mut bytes = [0; 8];
+    let uuid: Uuid = lockstep_node::random_uuid().map_err(|error| error.to_string())?;
+    bytes.copy_from_slice(&uuid.0[..8]);
+    Ok(bytes)
+}
