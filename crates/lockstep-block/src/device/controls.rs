@@ -34,11 +34,17 @@ impl Controls {
         Controls { next: seed, waiting: BTreeMap::new() }
     }
 
+    /// A token for an entry whose outcome nobody asks for here.
+    pub(crate) fn token(&mut self) -> u64 {
+        self.next = self.next.wrapping_add(1);
+        self.next
+    }
+
     /// A token for an entry that is about to be sent. `peer`: the client, if the entry is an attach.
     pub(crate) fn begin(&mut self, peer: Option<Peer>) -> u64 {
-        self.next = self.next.wrapping_add(1);
-        self.waiting.insert(self.next, Control { peer, abandoned: false, outcome: None });
-        self.next
+        let token = self.token();
+        self.waiting.insert(token, Control { peer, abandoned: false, outcome: None });
+        token
     }
 
     /// The log has decided. Returns the client of an attach of this process.

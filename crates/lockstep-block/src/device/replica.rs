@@ -200,6 +200,14 @@ impl State {
         }
     }
 
+    /// Forgets the attachment, and all of its writes that are not committed: in a later epoch they would cover newer ones.
+    fn end_session(&mut self) {
+        self.session = None;
+        self.overlay.discard();
+        self.dirty_since = None;
+        self.early.clear();
+    }
+
     /// Makes entries of dirty writes within a range. Returns the number of the last entry of the session.
     fn seal(&mut self, range: &Range<u64>) -> u64 {
         let State { overlay, session: Some(session), .. } = self else { return 0 };
@@ -421,10 +429,17 @@ impl<L: Log> Replica<L> {
                 let outcome = Outcome { accepted, epoch: state.attachments.epoch() };
                 let peer = state.controls.decided(*token, outcome);
                 if let (true, Some(peer)) = (accepted, peer) {
+                    state.end_session();
                     state.session = Some(Session::new(outcome.epoch, peer, now));
                 }
-                if accepted && matches!(entry, Entry::Detach { .. }) {
-                    state.session = None;
+                if let Entry::Detach { epoch, .. } = entry {
+                    if accepted {
+                        state.end_session();
+                    } else if let Some(session) =
+                        state.session.as_mut().filter(|session| session.epoch() == epoch)
+                    {
+                        session.stay();
+                    }
                 }
             }
             (Effect::Gap, Entry::Writes { epoch, .. }) if is_own => {
@@ -544,10 +559,16 @@ impl<L: Log> Replica<L> {
             drop(state);
             let live = self.0.log.is_live() && self.0.log.refusal().is_none();
             let mut locked = self.lock();
+            let mut detach = None;
             if let Some(session) = &mut locked.session {
                 session.go_back_if_due(Instant::now(), live);
+                detach = session.detach_to_send(Instant::now());
             }
             drop(locked);
+            if let Some(payload) = detach {
+                // If the log does not take it, it is due again later.
+                let _ = self.0.log.submit(payload, Box::new(|_| {}));
+            }
             self.send();
             state = self.lock();
         }
@@ -938,7 +959,7 @@ impl<L: Log> std::fmt::Debug for ReplicaAttachment<L> {
 impl<L: Log> Drop for ReplicaAttachment<L> {
     fn drop(&mut self) {
         if !self.left {
-            self.leave();
+            self.leave(false);
         }
     }
 }
@@ -948,13 +969,18 @@ impl<L: Log> ReplicaAttachment<L> {
         &self.replica.0
     }
 
-    /// Counts this connection out. Returns whether it was the last one of an attachment that goes on.
-    fn leave(&mut self) -> bool {
+    /// Counts this connection out. Returns whether it was the last one of an attachment that goes on. `in_order`: then the
+    /// attachment is leaving, and no client joins.
+    fn leave(&mut self, in_order: bool) -> bool {
         self.left = true;
         let mut state = self.replica.lock();
         let Ok(session) = state.session(self.epoch) else { return false };
         session.disconnected();
-        session.connections() == 0
+        let is_last = session.connections() == 0;
+        if is_last && in_order {
+            session.set_leaving();
+        }
+        is_last
     }
 
     /// Waits until `ready` says so, of a session that has not failed.
@@ -1175,38 +1201,51 @@ impl<L: Log> Attachment for ReplicaAttachment<L> {
     }
 
     async fn detach(mut self) {
-        /// Lets clients attach again, however the detach ends.
+        /// Lets clients join again if no entry was made that ends the attachment. With such an entry only its outcome counts:
+        /// it may come at any time, and a client that joined before would lose its writes.
         struct Leaving<'a, L: Log>(&'a Replica<L>, u64);
         impl<L: Log> Drop for Leaving<'_, L> {
             fn drop(&mut self) {
-                if let Ok(session) = self.0.lock().session(self.1) {
-                    session.set_leaving(false);
+                if let Ok(session) = self.0.lock().session(self.1)
+                    && !session.is_detaching()
+                {
+                    session.stay();
                 }
                 self.0.wake();
             }
         }
-        if !self.leave() {
+        if !self.leave(true) {
             return;
-        }
-        if let Ok(session) = self.replica.lock().session(self.epoch) {
-            session.set_leaving(true);
         }
         let _leaving = Leaving(&self.replica, self.epoch);
         if self.flush_all().await.is_err() {
             return;
         }
-        let number = match self.replica.lock().session(self.epoch) {
-            Ok(session) => session.last() + 1,
-            Err(_) => return,
-        };
         // The entry must follow all writes, also those that the policy acknowledged before they were committed.
         let committed =
             |state: &mut State| state.session.as_ref().is_some_and(|session| session.uncommitted() == 0);
         if self.until(committed).await.is_err() {
             return;
         }
-        let epoch = self.epoch;
-        self.replica.control(None, |token| Entry::Detach { epoch, number, token }).await;
+        {
+            let mut state = self.replica.lock();
+            let token = state.controls.token();
+            let Ok(session) = state.session(self.epoch) else { return };
+            let entry = Entry::Detach { epoch: self.epoch, number: session.last() + 1, token };
+            session.detach(entry.encode());
+        }
+        // The thread that submits sends it until the log has decided, also after this task.
+        self.replica.wake();
+        let until = Instant::now() + CONTROL_TIMEOUT;
+        while Instant::now() < until {
+            let changed = self.shared().changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.replica.lock().session(self.epoch).is_ok_and(|session| session.is_detaching()) {
+                return;
+            }
+            let _ = tokio::time::timeout(LOOK, changed).await;
+        }
     }
 }
 

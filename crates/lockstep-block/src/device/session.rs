@@ -22,6 +22,8 @@ const REPORTED_AFTER: Duration = Duration::from_millis(20);
 const LOST_AFTER: Duration = Duration::from_secs(5);
 /// The longest such time: it doubles with each try.
 const LOST_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The entry that ends the attachment may be lost. It is sent again after this time: at most one of them is accepted.
+const DETACH_AGAIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 struct Pending {
@@ -29,6 +31,12 @@ struct Pending {
     /// Once it was sent.
     payload: Option<Bytes>,
     bytes: u64,
+}
+
+#[derive(Debug)]
+struct Detach {
+    payload: Bytes,
+    sent: Option<Instant>,
 }
 
 /// What is to be sent next.
@@ -46,8 +54,10 @@ pub(crate) struct Session {
     epoch: u64,
     peer: Peer,
     connections: usize,
-    /// The last connection is leaving in order.
+    /// The last connection is leaving in order: no client joins.
     leaving: bool,
+    /// The entry that ends the attachment in order.
+    detach: Option<Detach>,
     /// Why the attachment has ended.
     failed: Option<String>,
     entries: VecDeque<Pending>,
@@ -72,6 +82,7 @@ impl Session {
             peer,
             connections: 0,
             leaving: false,
+            detach: None,
             failed: None,
             entries: VecDeque::new(),
             last: 0,
@@ -110,8 +121,34 @@ impl Session {
         self.leaving
     }
 
-    pub(crate) fn set_leaving(&mut self, leaving: bool) {
-        self.leaving = leaving;
+    pub(crate) fn set_leaving(&mut self) {
+        self.leaving = true;
+    }
+
+    /// The attachment goes on: no entry can end it in order any more.
+    pub(crate) fn stay(&mut self) {
+        self.leaving = false;
+        self.detach = None;
+    }
+
+    /// This entry ends the attachment in order. It is sent until the log has decided.
+    pub(crate) fn detach(&mut self, payload: Bytes) {
+        self.detach = Some(Detach { payload, sent: None });
+    }
+
+    /// Whether there is such an entry.
+    pub(crate) fn is_detaching(&self) -> bool {
+        self.detach.is_some()
+    }
+
+    /// That entry, if it is due now.
+    pub(crate) fn detach_to_send(&mut self, now: Instant) -> Option<Bytes> {
+        let detach = self.detach.as_mut().filter(|_| self.failed.is_none())?;
+        if detach.sent.is_some_and(|sent| now.saturating_duration_since(sent) < DETACH_AGAIN) {
+            return None;
+        }
+        detach.sent = Some(now);
+        Some(detach.payload.clone())
     }
 
     /// Why the attachment has ended, if it has.

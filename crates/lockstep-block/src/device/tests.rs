@@ -1,6 +1,7 @@
 //! Members with a log in memory, clients that write, and processes that are killed.
 
 use super::attachments::Holder;
+use super::entry::Entry;
 use super::file::DeviceFile;
 use super::replica::{Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
 use crate::export::{Attachment, Export, Peer, RefusalKind};
@@ -262,6 +263,17 @@ impl Drop for Group {
 
 struct Client(Arc<ReplicaAttachment<MemoryLog>>);
 
+/// Waits for something that background threads do.
+fn wait(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..30_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("in vain: {what}");
+}
+
 #[test]
 fn flushed_writes_are_on_every_copy() {
     let mut group = Group::new("copies", 3);
@@ -438,6 +450,68 @@ fn flush_after_the_timeout_ends_the_attachment() {
     let attachment = client.0.clone();
     assert!(group.run(async move { attachment.flush().await }).is_err(), "a later flush must not succeed");
     assert!(group.attach(0, "disk").is_err());
+}
+
+/// A Detach that the server no longer waits for may be accepted much later.
+#[test]
+fn client_waits_until_the_earlier_detach_is_decided() {
+    let mut group = Group::new("late-detach", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    let attachment = Arc::try_unwrap(client.0).unwrap();
+    let detach = group.runtime.spawn(async move { attachment.detach().await });
+    // Nothing is committed meanwhile.
+    wait("the entry is sent", || !group.wire.sent.lock().unwrap().is_empty());
+    detach.abort();
+    let replica = group.replica(0);
+    let attach = group.runtime.spawn(async move { replica.attach("disk", &CLIENT).await.map(Arc::new) });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!attach.is_finished(), "the client must not join an attachment that may end at any time");
+    let client = Client(group.run(attach).unwrap().unwrap());
+    assert_eq!(group.replica(0).status().session.unwrap().epoch, 2);
+    group.write(&client, 0, 2, 512);
+    group.flush(&client);
+    assert!(group.images().iter().all(|image| image[0] == 2));
+}
+
+#[test]
+fn lost_detach_is_sent_again() {
+    let mut group = Group::new("lost-detach", 1);
+    let client = group.attach(0, "disk").unwrap();
+    let attachment = Arc::try_unwrap(client.0).unwrap();
+    let detach = group.runtime.spawn(async move { attachment.detach().await });
+    wait("the entry is sent", || !group.wire.sent.lock().unwrap().is_empty());
+    detach.abort();
+    group.wire.sent.lock().unwrap().clear();
+    for _ in 0..1000 {
+        group.step();
+        std::thread::sleep(Duration::from_millis(10));
+        if *group.replica(0).status().attachments.holder() == Holder::Nobody {
+            return;
+        }
+    }
+    panic!("the attachment does not end");
+}
+
+#[test]
+fn writes_of_an_ended_attachment_are_gone() {
+    let mut group = Group::new("ended", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    // An entry of this member ends the attachment although there is an unflushed write.
+    let detach = Entry::Detach { epoch: 1, number: 1, token: 0 }.encode();
+    group.wire.sent.lock().unwrap().push_back((Uuid([1; 16]), detach));
+    while group.step() {}
+    drop(client);
+    let client = group.attach(1, "disk").unwrap();
+    group.write(&client, 0, 2, 512);
+    group.flush(&client);
+    group.detach(client);
+    let client = group.attach(0, "disk").unwrap();
+    assert_eq!(group.read(&client, 0, 1)[0], 2);
+    group.flush(&client);
+    assert!(group.images().iter().all(|image| image[0] == 2));
 }
 
 /// Random numbers, the same in each run.
