@@ -403,6 +403,12 @@ impl<L: Log> Replica<L> {
                  Upgrade this member"
             )
         })?;
+        if let Entry::Resize { before, size, .. } = entry
+            && before == self.lock().attachments.size()
+        {
+            // First, so that no position is saved with a size that the file does not have. Only this thread changes the size.
+            self.0.file.grow(size).map_err(|error| format!("cannot extend the device file: {error}"))?;
+        }
         let is_own = *origin == self.0.log.member();
         let mut state = self.lock();
         // A primary's own writes are bounded already, and its deliveries must not wait for them.
@@ -457,11 +463,9 @@ impl<L: Log> Replica<L> {
             };
             state.fail_session(format!("{name} was promoted in epoch {epoch}: this attachment has ended"));
         }
-        let size = state.attachments.size();
         state.delivered = seqno;
         state.count_early();
         drop(state);
-        self.0.file.grow(size).map_err(|error| format!("cannot extend the device file: {error}"))?;
         self.wake();
         // The window may have room again.
         self.send();
@@ -756,9 +760,8 @@ impl<L: Log> Replica<L> {
         let gtid = Gtid { uuid: state.history, seqno: state.delivered };
         let position = Position { gtid, attachments: state.attachments.clone(), whole: true };
         drop(state);
-        if !batch.is_empty() {
-            self.until_it_fits(|file| file.write(&batch))?;
-        }
+        // Also without runs: the file may have grown.
+        self.until_it_fits(|file| file.write(&batch))?;
         self.until_it_fits(|file| file.save(&position))?;
         drop(batch);
         let mut state = self.lock();
