@@ -200,6 +200,11 @@ impl State {
         }
     }
 
+    /// The memory of all writes that are not on the device file.
+    fn memory(&self) -> u64 {
+        self.overlay.memory(self.session.as_ref().map_or(0, Session::memory))
+    }
+
     /// Forgets the attachment, and all of its writes that are not committed: in a later epoch they would cover newer ones.
     fn end_session(&mut self) {
         self.session = None;
@@ -326,7 +331,7 @@ impl<L: Log> Replica<L> {
             delivered: state.delivered,
             written: state.written,
             dirty: state.overlay.dirty(),
-            cached: state.overlay.memory(),
+            cached: state.memory(),
             session,
             trouble: state.trouble.clone(),
         }
@@ -487,6 +492,15 @@ impl<L: Log> Replica<L> {
     }
 }
 
+/// Closes a replica when a thread ends that it needs, also by a panic: else deliveries would wait for that thread for ever.
+struct Closes<'a, L: Log>(&'a Replica<L>);
+
+impl<L: Log> Drop for Closes<'_, L> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// To the log.
 impl<L: Log> Replica<L> {
     fn window(&self) -> u64 {
@@ -550,8 +564,10 @@ impl<L: Log> Replica<L> {
         self.wake();
     }
 
-    /// Submits writes that nobody flushes, and sends again what was lost. Returns after [`Replica::close`].
+    /// Submits writes that nobody flushes, and sends again what was lost. Returns after [`Replica::close`]. However it ends, it
+    /// closes the replica.
     pub fn submit_in_background(&self) {
+        let _closes = Closes(self);
         let mut state = self.lock();
         while !state.closing {
             let waited = self.0.work.wait_timeout(state, SUBMIT_LOOK);
@@ -716,11 +732,12 @@ const NO_ANSWER: &str =
 
 /// To the device file.
 impl<L: Log> Replica<L> {
-    /// Writes committed entries to the device file until [`Replica::close`].
+    /// Writes committed entries to the device file until [`Replica::close`]. However it ends, it closes the replica.
     ///
     /// # Errors
     /// The device file cannot be written: a text for people. The member must end; its next start reads the log again.
     pub fn write_back(&self) -> Result<(), String> {
+        let _closes = Closes(self);
         loop {
             let mut state = self.lock();
             loop {
@@ -774,7 +791,10 @@ impl<L: Log> Replica<L> {
     }
 
     /// Tries again while the disk is full. Every other error is final: after a failed sync, what the file holds is unknown.
-    fn until_it_fits(&self, write: impl Fn(&DeviceFile) -> std::io::Result<()>) -> Result<(), String> {
+    pub(super) fn until_it_fits(
+        &self,
+        write: impl Fn(&DeviceFile) -> std::io::Result<()>,
+    ) -> Result<(), String> {
         loop {
             let Err(error) = write(&self.0.file) else {
                 let before = self.lock().trouble.take();
@@ -786,15 +806,16 @@ impl<L: Log> Replica<L> {
             let is_full =
                 matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
             let text = format!("cannot write the device file: {error}");
-            let mut state = self.lock();
-            if !is_full || state.closing {
-                return Err(text);
-            }
-            if state.trouble.is_none() {
+            let is_new = {
+                let mut state = self.lock();
+                if !is_full || state.closing {
+                    return Err(text);
+                }
+                state.trouble.replace(text.clone()).is_none()
+            };
+            if is_new {
                 self.0.log.note(true, &format!("{text}; tries again. Writes wait once block.cache is full"));
             }
-            state.trouble = Some(text);
-            drop(state);
             std::thread::sleep(FULL_RETRY);
         }
     }
@@ -1058,7 +1079,7 @@ impl<L: Log> ReplicaAttachment<L> {
             {
                 let mut state = self.replica.lock();
                 state.session(self.epoch)?;
-                if state.overlay.memory() < cache
+                if state.memory() < cache
                     && let Some(run) = run.take()
                 {
                     state.overlay.write(run);

@@ -5,7 +5,7 @@
 //!
 //! **Invariant**: `committed <= acknowledged <= last`, and `committed <= sent <= last`. `entries` are those after `committed`.
 
-use super::extent_map::{Content, Run};
+use super::extent_map::{Content, RUN_BYTES, Run};
 use crate::export::Peer;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -30,7 +30,10 @@ struct Pending {
     runs: Vec<Run>,
     /// Once it was sent.
     payload: Option<Bytes>,
+    /// Of data.
     bytes: u64,
+    /// Of data and of what its runs take beside them.
+    memory: u64,
 }
 
 #[derive(Debug)]
@@ -61,6 +64,8 @@ pub(crate) struct Session {
     /// Why the attachment has ended.
     failed: Option<String>,
     entries: VecDeque<Pending>,
+    /// The memory of `entries`.
+    memory: u64,
     last: u64,
     sent: u64,
     committed: u64,
@@ -85,6 +90,7 @@ impl Session {
             detach: None,
             failed: None,
             entries: VecDeque::new(),
+            memory: 0,
             last: 0,
             sent: 0,
             committed: 0,
@@ -160,6 +166,7 @@ impl Session {
     pub(crate) fn fail(&mut self, text: String) {
         self.failed.get_or_insert(text);
         self.entries.clear();
+        self.memory = 0;
         self.outstanding = 0;
     }
 
@@ -171,6 +178,11 @@ impl Session {
     /// Every entry up to this one is as durable as the policy asks.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.acknowledged
+    }
+
+    /// The memory that entries take which are not committed.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
     }
 
     /// How many entries are not committed.
@@ -202,7 +214,9 @@ impl Session {
     fn push(&mut self, runs: Vec<Run>, bytes: u64, fly: &mut impl FnMut(&[Run], u64)) {
         self.last += 1;
         fly(&runs, self.last);
-        self.entries.push_back(Pending { runs, payload: None, bytes });
+        let memory = bytes + runs.len() as u64 * RUN_BYTES;
+        self.memory += memory;
+        self.entries.push_back(Pending { runs, payload: None, bytes, memory });
     }
 
     /// The next entry to send, while fewer than `window` bytes are under way.
@@ -250,6 +264,7 @@ impl Session {
             && let Some(pending) = self.entries.pop_front()
         {
             self.committed += 1;
+            self.memory -= pending.memory;
             if self.committed <= self.sent {
                 self.outstanding -= pending.bytes;
             }
@@ -324,8 +339,10 @@ mod tests {
         for at in 0..5 {
             session.add(vec![run(at)], |_, _| {});
         }
+        assert_eq!(session.memory(), 5 * (1000 + RUN_BYTES));
         assert_eq!(send(&mut session, 2500, Instant::now()), [1, 2, 3]);
         session.on_committed(2, Instant::now());
+        assert_eq!(session.memory(), 3 * (1000 + RUN_BYTES), "also those that were not sent");
         assert_eq!(send(&mut session, 2500, Instant::now()), [4, 5]);
         assert_eq!((session.acknowledged(), session.uncommitted()), (2, 3));
     }

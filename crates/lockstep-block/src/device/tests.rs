@@ -2,6 +2,7 @@
 
 use super::attachments::Holder;
 use super::entry::Entry;
+use super::extent_map::Run;
 use super::file::DeviceFile;
 use super::replica::{Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
 use crate::export::{Attachment, Export, Peer, RefusalKind};
@@ -27,6 +28,9 @@ struct Wire {
     loses: AtomicI64,
     /// Those, until their origins are told.
     lost: Mutex<Vec<NoticeCall>>,
+    /// Asked for its status with each note.
+    asks: Mutex<Option<Replica<MemoryLog>>>,
+    notes: AtomicI64,
 }
 
 struct MemoryLog {
@@ -34,6 +38,17 @@ struct MemoryLog {
     member: MemberId,
     count: AtomicI64,
     finished: AtomicI64,
+}
+
+impl MemoryLog {
+    fn new(wire: &Arc<Wire>, at: usize) -> MemoryLog {
+        MemoryLog {
+            wire: wire.clone(),
+            member: Uuid([at as u8 + 1; 16]),
+            count: AtomicI64::new(0),
+            finished: AtomicI64::new(-1),
+        }
+    }
 }
 
 impl Log for MemoryLog {
@@ -72,7 +87,13 @@ impl Log for MemoryLog {
         false
     }
 
-    fn note(&self, _: bool, _: &str) {}
+    fn note(&self, _: bool, _: &str) {
+        let asks = self.wire.asks.lock().unwrap().clone();
+        if let Some(replica) = asks {
+            let _ = replica.status();
+            self.wire.notes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 /// A member's process.
@@ -120,12 +141,7 @@ impl Group {
         let dir = self.member_dir(at);
         std::fs::create_dir_all(&dir).unwrap();
         let (file, position) = DeviceFile::open(&dir).unwrap();
-        let log = MemoryLog {
-            wire: self.wire.clone(),
-            member: Uuid([at as u8 + 1; 16]),
-            count: AtomicI64::new(0),
-            finished: AtomicI64::new(-1),
-        };
+        let log = MemoryLog::new(&self.wire, at);
         let config = Config { name: "disk".into(), cache: self.cache, timeout: self.timeout };
         let next = (position.gtid.seqno + 1).max(0) as usize;
         let seed = u64::from(std::process::id()) << 32 | next as u64;
@@ -512,6 +528,89 @@ fn writes_of_an_ended_attachment_are_gone() {
     assert_eq!(group.read(&client, 0, 1)[0], 2);
     group.flush(&client);
     assert!(group.images().iter().all(|image| image[0] == 2));
+}
+
+#[test]
+fn range_written_again_and_again_does_not_exceed_the_cache() {
+    let mut group = Group::new("rewrite", 1);
+    let client = group.attach(0, "disk").unwrap();
+    // The log takes nothing meanwhile. Overlapping writes alone take a fourth of the cache of 1 MiB.
+    let mut waiting = None;
+    for at in 0..100_u8 {
+        let attachment = client.0.clone();
+        let data = Bytes::from(vec![at; 65536]);
+        let offset = u64::from(at % 4) * 65536;
+        let write = group.runtime.spawn(async move { attachment.write(offset, data, false).await });
+        for _ in 0..1000 {
+            if write.is_finished() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !write.is_finished() {
+            waiting = Some((write, at));
+            break;
+        }
+        // The thread that submits makes entries of them.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (write, last) = waiting.expect("writes wait once the cache is full");
+    assert!(group.replica(0).status().cached <= (1 << 20) + 70_000);
+    group.run(write).unwrap().unwrap();
+    group.flush(&client);
+    assert_eq!(group.images()[0][usize::from(last % 4) * 65536], last);
+}
+
+#[test]
+fn failed_device_file_ends_the_member() {
+    let mut group = Group::new("failed-file", 1);
+    group.stop(0);
+    let dir = group.member_dir(0);
+    let (file, position) = DeviceFile::open(&dir).unwrap();
+    let log = MemoryLog::new(&group.wire, 0);
+    let config = Config { name: "disk".into(), cache: 8192, timeout: Duration::ZERO };
+    let seqno = position.gtid.seqno;
+    let replica = Replica::new(log, file, position, config, 1);
+    // No position can be saved any more.
+    std::fs::create_dir(dir.join("device.state.new")).unwrap();
+    let other = Uuid([2; 16]);
+    let attach = Entry::Attach { before: 0, peer: "uid 0".into(), promoted: false, token: 1 };
+    replica.deliver(seqno + 1, &other, &attach.encode()).unwrap();
+    let writes = |number| {
+        let runs = vec![Run::data(0, Bytes::from(vec![1; 8192]))];
+        Entry::Writes { epoch: 1, number, clock: 0, runs }.encode()
+    };
+    replica.deliver(seqno + 2, &other, &writes(1)).unwrap();
+    let waits = replica.clone();
+    let waits = std::thread::spawn(move || waits.deliver(seqno + 3, &other, &writes(2)));
+    let fails = replica.clone();
+    let fails = std::thread::spawn(move || fails.write_back());
+    wait("the thread of the device file ends", || fails.is_finished());
+    assert!(fails.join().unwrap().unwrap_err().contains("cannot write the device file"));
+    wait("a delivery does not wait for it", || waits.is_finished());
+    replica.caught_up();
+    let attach = group.runtime.block_on(replica.attach("disk", &CLIENT));
+    assert_eq!(attach.unwrap_err().kind, RefusalKind::Shutdown);
+}
+
+/// A log may take locks of its own for a note, which the thread that reports entries holds, too.
+#[test]
+fn log_is_told_of_a_full_disk_without_the_lock() {
+    let mut group = Group::new("full-disk", 1);
+    let replica = group.replica(0);
+    *group.wire.asks.lock().unwrap() = Some(replica.clone());
+    let tries = AtomicI64::new(0);
+    let writes = std::thread::spawn(move || {
+        replica.until_it_fits(|_| match tries.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(std::io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        })
+    });
+    wait("the write succeeds", || writes.is_finished());
+    assert_eq!(writes.join().unwrap(), Ok(()));
+    assert_eq!(group.wire.notes.load(Ordering::SeqCst), 2);
+    *group.wire.asks.lock().unwrap() = None;
+    group.stop(0);
 }
 
 /// Random numbers, the same in each run.
