@@ -65,14 +65,19 @@ impl Controls {
         Some(outcome)
     }
 
-    /// Nobody waits for this one any more. It may be decided later.
+    /// Nobody waits for this one any more. An attach may be decided later, and counts then.
     pub(crate) fn abandon(&mut self, token: u64) {
         if let Some(control) = self.waiting.get_mut(&token) {
             control.abandoned = true;
-            if control.outcome.is_some() {
+            if control.outcome.is_some() || control.peer.is_none() {
                 self.waiting.remove(&token);
             }
         }
+    }
+
+    /// An attach or a promotion was accepted: the attaches that were sent before can only be refused.
+    pub(crate) fn forget_abandoned(&mut self) {
+        self.waiting.retain(|_, control| !control.abandoned);
     }
 }
 
@@ -90,7 +95,17 @@ mod tests {
         assert_eq!(controls.take(first), Some(outcome));
         assert_eq!(controls.take(first), None);
         controls.abandon(second);
+        assert!(controls.waiting.is_empty(), "nothing is to be done once it is decided");
         assert_eq!(controls.decided(second, outcome), None);
+        let (third, fourth) = (controls.begin(Some(Peer::Uid(1))), controls.begin(Some(Peer::Uid(1))));
+        controls.abandon(third);
+        assert_eq!(
+            controls.decided(third, outcome),
+            Some(Peer::Uid(1)),
+            "the attachment begins all the same"
+        );
+        controls.abandon(fourth);
+        controls.forget_abandoned();
         assert!(controls.waiting.is_empty());
         assert_eq!(controls.decided(99, outcome), None, "of another process");
     }

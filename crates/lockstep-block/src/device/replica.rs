@@ -205,6 +205,18 @@ impl State {
         self.overlay.memory(self.session.as_ref().map_or(0, Session::memory))
     }
 
+    /// Whether an entry must wait until the device file has more. A primary's own writes are bounded before they are answered,
+    /// and its deliveries must not wait: they answer flushes, and tell it of a promotion.
+    fn waits_for_room(&self, is_own: bool, entry: &Entry, cache: u64) -> bool {
+        let Entry::Writes { epoch, .. } = entry else { return false };
+        let is_bounded = is_own
+            && self
+                .session
+                .as_ref()
+                .is_some_and(|session| session.epoch() == *epoch && session.failure().is_none());
+        !is_bounded && !self.closing && self.overlay.unwritten() >= cache
+    }
+
     /// Forgets the attachment, and all of its writes that are not committed: in a later epoch they would cover newer ones.
     fn end_session(&mut self) {
         self.session = None;
@@ -415,9 +427,9 @@ impl<L: Log> Replica<L> {
             self.0.file.grow(size).map_err(|error| format!("cannot extend the device file: {error}"))?;
         }
         let is_own = *origin == self.0.log.member();
+        let is_epoch = matches!(entry, Entry::Attach { .. } | Entry::Promote { .. });
         let mut state = self.lock();
-        // A primary's own writes are bounded already, and its deliveries must not wait for them.
-        while state.overlay.unwritten() >= self.0.config.cache && !state.closing {
+        while state.waits_for_room(is_own, &entry, self.0.config.cache) {
             let waited = self.0.work.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -461,6 +473,9 @@ impl<L: Log> Replica<L> {
             _ => {}
         }
         let epoch = state.attachments.epoch();
+        if matches!(effect, Effect::Accepted(_)) && is_epoch {
+            state.controls.forget_abandoned();
+        }
         if state.session.as_ref().is_some_and(|session| session.epoch() != epoch) {
             let name = match state.attachments.holder() {
                 Holder::Promoted(member) | Holder::Attached { member, .. } => self.0.log.name_of(member),
@@ -654,7 +669,7 @@ impl<L: Log> Replica<L> {
         self.until_caught_up().await?;
         for _ in 0..ATTACH_TRIES {
             let before = {
-                let mut state = self.lock();
+                let state = self.lock();
                 if state.attachments.size() == 0 {
                     return Err(NO_SIZE.into());
                 }
@@ -684,10 +699,9 @@ impl<L: Log> Replica<L> {
                 if let Some(text) = self.0.log.refusal() {
                     return Err(text);
                 }
-                state.fail_session("an operator began a new epoch: this attachment has ended".into());
+                // An attachment of this member ends once the log has accepted the promotion, as one elsewhere does.
                 state.attachments.epoch()
             };
-            self.wake();
             match self.control(None, |token| Entry::Promote { before, token }).await {
                 Some(Outcome { accepted: true, epoch }) => return Ok(epoch),
                 // The state has changed meanwhile, or this member had not caught up.
@@ -727,8 +741,8 @@ impl<L: Log> Replica<L> {
 
 const NO_SIZE: &str = "the device has no size yet: start one member with --size SIZE";
 const BEHIND: &str = "this member has not caught up with the log yet: look at `lockstep status`";
-const NO_ANSWER: &str =
-    "the log has not answered in time: there is no majority, or this member lags; look at `lockstep status`";
+const NO_ANSWER: &str = "the log has not answered in time: there is no majority, or this member lags. The command may still take \
+                         effect: look at `lockstep status` and `lockstep block status`";
 
 /// To the device file.
 impl<L: Log> Replica<L> {
@@ -782,11 +796,13 @@ impl<L: Log> Replica<L> {
         self.until_it_fits(|file| file.save(&position))?;
         drop(batch);
         let mut state = self.lock();
-        state.overlay.end_write_back();
+        let written = state.overlay.end_write_back();
         state.written = gtid.seqno;
         drop(state);
         self.0.log.finished(gtid.seqno);
         self.wake();
+        // Its memory is freed here: not under the lock.
+        drop(written);
         Ok(())
     }
 
@@ -1069,7 +1085,8 @@ impl<L: Log> ReplicaAttachment<L> {
         if range.is_empty() {
             return self.hold().await;
         }
-        let mut run = Some(run);
+        // Copied here: not under the lock.
+        let mut runs = Some(Overlay::chunks(run));
         let mut number = 0;
         let cache = self.shared().config.cache;
         loop {
@@ -1080,9 +1097,9 @@ impl<L: Log> ReplicaAttachment<L> {
                 let mut state = self.replica.lock();
                 state.session(self.epoch)?;
                 if state.memory() < cache
-                    && let Some(run) = run.take()
+                    && let Some(runs) = runs.take()
                 {
-                    state.overlay.write(run);
+                    runs.into_iter().for_each(|run| state.overlay.write(run));
                     state.dirty_since.get_or_insert_with(Instant::now);
                     if fua {
                         number = state.seal(&range);
@@ -1152,42 +1169,47 @@ impl<L: Log> ReplicaAttachment<L> {
         self.durable(number).await
     }
 
-    fn extents(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
+    async fn extents(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
         let range = self.range(offset, length.into())?;
         let parts = {
             let mut state = self.replica.lock();
             state.session(self.epoch)?;
             state.overlay.parts(range)
         };
-        let mut extents: Vec<Extent> = Vec::new();
-        for Part { range, content } in parts {
-            let mut at = range.start;
-            while at < range.end {
-                if extents.len() >= EXTENTS_MAX {
-                    return Ok(extents);
+        let replica = self.replica.clone();
+        let found = tokio::task::spawn_blocking(move || extents_of(&replica.0.file, parts)).await;
+        let found = found.map_err(|_| IoError::Io("a read of extents was interrupted".into()))?;
+        found.map_err(|error| IoError::Io(format!("cannot read the device file's extents: {error}").into()))
+    }
+}
+
+/// The first extents of a range that has these parts, with those of the file where it counts.
+fn extents_of(file: &DeviceFile, parts: Vec<Part>) -> std::io::Result<Vec<Extent>> {
+    let mut extents: Vec<Extent> = Vec::new();
+    for Part { range, content } in parts {
+        let mut at = range.start;
+        while at < range.end {
+            if extents.len() >= EXTENTS_MAX {
+                return Ok(extents);
+            }
+            let (length, hole, zero) = match &content {
+                Some(Content::Data(_)) => (range.end - at, false, false),
+                Some(Content::Zeroes { hole }) => (range.end - at, *hole, true),
+                None => {
+                    let (length, hole) = file.extent(at, range.end - at)?;
+                    (length, hole, hole)
                 }
-                let (length, hole, zero) = match &content {
-                    Some(Content::Data(_)) => (range.end - at, false, false),
-                    Some(Content::Zeroes { hole }) => (range.end - at, *hole, true),
-                    None => {
-                        let found = self.shared().file.extent(at, range.end - at);
-                        let (length, hole) = found.map_err(|error| {
-                            IoError::Io(format!("cannot read the device file's extents: {error}").into())
-                        })?;
-                        (length, hole, hole)
-                    }
-                };
-                at += length;
-                // Not more than the request's length, which is of this type.
-                let length = length as u32;
-                match extents.last_mut() {
-                    Some(last) if last.hole == hole && last.zero == zero => last.length += length,
-                    _ => extents.push(Extent { length, hole, zero }),
-                }
+            };
+            at += length;
+            // Not more than the request's length, which is of this type.
+            let length = length as u32;
+            match extents.last_mut() {
+                Some(last) if last.hole == hole && last.zero == zero => last.length += length,
+                _ => extents.push(Extent { length, hole, zero }),
             }
         }
-        Ok(extents)
     }
+    Ok(extents)
 }
 
 impl<L: Log> Attachment for ReplicaAttachment<L> {
@@ -1220,8 +1242,10 @@ impl<L: Log> Attachment for ReplicaAttachment<L> {
         self.hold().await
     }
 
-    fn block_status(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
-        self.extents(offset, length)
+    async fn block_status(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
+        let extents = self.extents(offset, length).await?;
+        self.hold().await?;
+        Ok(extents)
     }
 
     async fn detach(mut self) {

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::extent_map::Run;
 use super::file::DeviceFile;
 use super::replica::{Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
-use crate::export::{Attachment, Export, Peer, RefusalKind};
+use crate::export::{Attachment, Export, Extent, Peer, RefusalKind};
 use bytes::Bytes;
 use lockstep_core::{MemberId, Seqno, Uuid};
 use std::collections::VecDeque;
@@ -253,7 +253,8 @@ impl Group {
         for at in 0..self.members.len() {
             let Some(process) = &self.members[at] else { continue };
             for _ in 0..10_000 {
-                if process.replica.status().written == last {
+                // The log is told after the status has it.
+                if process.replica.log().finished.load(Ordering::SeqCst) == last {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -445,10 +446,13 @@ fn replies_are_held_without_a_majority() {
     group.wire.cut.store(true, Ordering::SeqCst);
     let attachment = client.0.clone();
     let read = group.runtime.spawn(async move { attachment.read(0, 1).await });
+    let attachment = client.0.clone();
+    let extents = group.runtime.spawn(async move { attachment.block_status(0, 4096).await });
     std::thread::sleep(Duration::from_millis(200));
-    assert!(!read.is_finished());
+    assert!(!read.is_finished() && !extents.is_finished());
     group.wire.cut.store(false, Ordering::SeqCst);
     assert!(group.run(read).unwrap().is_ok());
+    assert_eq!(group.run(extents).unwrap(), Ok(vec![Extent { length: 4096, hole: true, zero: true }]));
 }
 
 #[test]
@@ -591,6 +595,50 @@ fn failed_device_file_ends_the_member() {
     replica.caught_up();
     let attach = group.runtime.block_on(replica.attach("disk", &CLIENT));
     assert_eq!(attach.unwrap_err().kind, RefusalKind::Shutdown);
+}
+
+#[test]
+fn primary_goes_on_while_the_device_file_is_full() {
+    let mut group = Group::new("full-file", 1);
+    group.stop(0);
+    let dir = group.member_dir(0);
+    let (file, position) = DeviceFile::open(&dir).unwrap();
+    let config = Config { name: "disk".into(), cache: 16384, timeout: Duration::ZERO };
+    let next = position.gtid.seqno as usize + 1;
+    // No thread writes to the device file.
+    let replica = Replica::new(MemoryLog::new(&group.wire, 0), file, position, config, 1);
+    group.members[0] = Some(Process { replica: replica.clone(), next, threads: Vec::new() });
+    let client = group.attach(0, "disk").unwrap();
+    // Room for one request is left, which exceeds the cache then.
+    group.write(&client, 0, 1, 12288);
+    group.flush(&client);
+    group.write(&client, 12288, 2, 12288);
+    group.flush(&client);
+    assert!(replica.status().cached > 16384);
+    let seqno = group.wire.committed.lock().unwrap().len() as Seqno;
+    let promote = Entry::Promote { before: 1, token: 5 }.encode();
+    let deliver = replica.clone();
+    let deliver = std::thread::spawn(move || deliver.deliver(seqno, &Uuid([2; 16]), &promote));
+    wait("the primary hears of the promotion", || deliver.is_finished());
+    assert!(replica.status().session.unwrap().failure.unwrap().contains("n2 was promoted"));
+}
+
+#[test]
+fn promotion_without_an_answer_ends_nothing() {
+    let mut group = Group::new("unanswered", 1);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    let replica = group.replica(0);
+    let promote = group.runtime.spawn(async move { replica.promote(true).await });
+    wait("the entry is sent", || !group.wire.sent.lock().unwrap().is_empty());
+    promote.abort();
+    group.wire.sent.lock().unwrap().clear();
+    group.flush(&client);
+    assert_eq!(group.images()[0][0], 1);
+    assert_eq!(group.promote(0, true), Ok(2));
+    let attachment = client.0.clone();
+    let error = group.run(async move { attachment.flush().await }).unwrap_err();
+    assert!(error.text().contains("n1 was promoted in epoch 2"), "{error}");
 }
 
 /// A log may take locks of its own for a note, which the thread that reports entries holds, too.
