@@ -66,7 +66,11 @@ pub trait Attachment: Send + Sync + 'static {
     ///
     /// # Errors
     /// An [`IoError`] if they cannot be read.
-    fn block_status(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError>;
+    fn block_status(
+        &self,
+        offset: u64,
+        length: u32,
+    ) -> impl Future<Output = Result<Vec<Extent>, IoError>> + Send;
 
     /// The client leaves in order (`NBD_CMD_DISC`). The server closes the connection afterwards.
     fn detach(self) -> impl Future<Output = ()> + Send;

@@ -34,11 +34,17 @@ impl Controls {
         Controls { next: seed, waiting: BTreeMap::new() }
     }
 
+    /// A token for an entry whose outcome nobody asks for here.
+    pub(crate) fn token(&mut self) -> u64 {
+        self.next = self.next.wrapping_add(1);
+        self.next
+    }
+
     /// A token for an entry that is about to be sent. `peer`: the client, if the entry is an attach.
     pub(crate) fn begin(&mut self, peer: Option<Peer>) -> u64 {
-        self.next = self.next.wrapping_add(1);
-        self.waiting.insert(self.next, Control { peer, abandoned: false, outcome: None });
-        self.next
+        let token = self.token();
+        self.waiting.insert(token, Control { peer, abandoned: false, outcome: None });
+        token
     }
 
     /// The log has decided. Returns the client of an attach of this process.
@@ -59,14 +65,19 @@ impl Controls {
         Some(outcome)
     }
 
-    /// Nobody waits for this one any more. It may be decided later.
+    /// Nobody waits for this one any more. An attach may be decided later, and counts then.
     pub(crate) fn abandon(&mut self, token: u64) {
         if let Some(control) = self.waiting.get_mut(&token) {
             control.abandoned = true;
-            if control.outcome.is_some() {
+            if control.outcome.is_some() || control.peer.is_none() {
                 self.waiting.remove(&token);
             }
         }
+    }
+
+    /// An attach or a promotion was accepted: the attaches that were sent before can only be refused.
+    pub(crate) fn forget_abandoned(&mut self) {
+        self.waiting.retain(|_, control| !control.abandoned);
     }
 }
 
@@ -84,7 +95,17 @@ mod tests {
         assert_eq!(controls.take(first), Some(outcome));
         assert_eq!(controls.take(first), None);
         controls.abandon(second);
+        assert!(controls.waiting.is_empty(), "nothing is to be done once it is decided");
         assert_eq!(controls.decided(second, outcome), None);
+        let (third, fourth) = (controls.begin(Some(Peer::Uid(1))), controls.begin(Some(Peer::Uid(1))));
+        controls.abandon(third);
+        assert_eq!(
+            controls.decided(third, outcome),
+            Some(Peer::Uid(1)),
+            "the attachment begins all the same"
+        );
+        controls.abandon(fourth);
+        controls.forget_abandoned();
         assert!(controls.waiting.is_empty());
         assert_eq!(controls.decided(99, outcome), None, "of another process");
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Bytes of memory that a run takes beside its data, roughly.
-const RUN_BYTES: u64 = 128;
+pub(crate) const RUN_BYTES: u64 = 128;
 
 /// The content of a written range.
 #[derive(Clone, PartialEq, Eq, Debug)]

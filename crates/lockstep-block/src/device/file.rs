@@ -4,7 +4,7 @@ use super::attachments::Attachments;
 use super::extent_map::{Content, ExtentMap, Run};
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::{Gtid, Uuid};
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -76,7 +76,8 @@ pub struct DeviceFile {
 }
 
 impl DeviceFile {
-    /// Opens or makes the device file in a directory. Returns it with its position, which is undefined if it is new.
+    /// Opens or makes the device file in a directory, and locks it. Returns it with its position, which is undefined if it is
+    /// new.
     ///
     /// # Errors
     /// A text for people.
@@ -86,6 +87,19 @@ impl DeviceFile {
             format!("cannot {what} {}: {error}", path.display())
         };
         let state = dir.join(STATE);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(!state.try_exists().map_err(|e| fails("read", &state, &e))?);
+        let file = options.open(&path).map_err(|e| fails("open", &path, &e))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(format!(
+                    "another process uses {}: stop it first, or name another directory with --dir",
+                    path.display()
+                ));
+            }
+            Err(error) => return Err(fails("lock", &path, &error)),
+        }
         let position = match std::fs::metadata(&state) {
             Ok(found) if found.len() > STATE_MAX => {
                 return Err(fails("read", &state, &"it is no state file"));
@@ -105,9 +119,6 @@ impl DeviceFile {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(fails("read", &state, &error)),
         };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(position.is_none());
-        let file = options.open(&path).map_err(|e| fails("open", &path, &e))?;
         let device = DeviceFile { file, dir: dir.to_owned() };
         let length = device.file.metadata().map_err(|e| fails("read", &path, &e))?.len();
         let position = match position {
@@ -131,7 +142,15 @@ impl DeviceFile {
             // Writes of a process that was killed before it saved a position.
             device.file.set_len(0).map_err(|e| fails("empty", &path, &e))?;
         }
-        device.grow(position.attachments.size()).map_err(|e| fails("extend", &path, &e))?;
+        // The file is durably as long as each position that is saved says.
+        let size = position.attachments.size();
+        if position.whole && length < size {
+            return Err(format!(
+                "{} has {length} bytes, and the device has {size}: its end is lost. Put the whole file back. If another member \
+                 has the device, set this directory aside, and copy the device from there",
+                path.display()
+            ));
+        }
         Ok((device, position))
     }
 
@@ -163,7 +182,7 @@ impl DeviceFile {
         Ok(())
     }
 
-    /// Writes all runs, and syncs. In any order: until [`DeviceFile::save`] the position is an earlier one, from which the log
+    /// Writes all runs, and syncs them and the file's size. In any order: until [`DeviceFile::save`] the position is an earlier one, from which the log
     /// is read again.
     ///
     /// # Errors
@@ -240,6 +259,7 @@ impl DeviceFile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::Entry;
     use super::*;
     use bytes::Bytes;
 
@@ -262,9 +282,11 @@ mod tests {
     fn position_survives_and_damage_is_noticed() {
         let dir = dir("position");
         let (file, found) = DeviceFile::open(&dir).unwrap();
+        assert!(DeviceFile::open(&dir).unwrap_err().contains("another process"));
         assert!(!found.gtid.is_defined() && found.whole);
         file.save(&position(7)).unwrap();
         file.save(&position(8)).unwrap();
+        drop(file);
         assert_eq!(DeviceFile::open(&dir).unwrap().1, position(8));
         let path = dir.join(STATE);
         let mut bytes = std::fs::read(&path).unwrap();
@@ -302,6 +324,34 @@ mod tests {
         DeviceFile::open(&dir).unwrap().0.save(&position(3)).unwrap();
         std::fs::remove_file(dir.join(IMAGE)).unwrap();
         assert!(DeviceFile::open(&dir).unwrap_err().contains("cannot open"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn device_file_in_use_is_not_touched() {
+        let dir = dir("used");
+        let (file, _) = DeviceFile::open(&dir).unwrap();
+        file.grow(4096).unwrap();
+        assert!(DeviceFile::open(&dir).unwrap_err().contains("another process uses"));
+        assert_eq!(std::fs::metadata(dir.join(IMAGE)).unwrap().len(), 4096, "it has no position yet");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn cut_device_file_is_refused() {
+        let dir = dir("cut");
+        let mut cut = position(3);
+        let resize = Entry::Resize { before: 0, size: 4096, token: 1 };
+        cut.attachments.take(&Uuid([1; 16]), &resize);
+        let (file, _) = DeviceFile::open(&dir).unwrap();
+        file.grow(4096).unwrap();
+        file.save(&cut).unwrap();
+        drop(file);
+        assert_eq!(DeviceFile::open(&dir).unwrap().1, cut);
+        OpenOptions::new().write(true).open(dir.join(IMAGE)).unwrap().set_len(4095).unwrap();
+        let text = DeviceFile::open(&dir).unwrap_err();
+        assert!(text.contains("4095 bytes") && text.contains("4096"), "{text}");
+        assert_eq!(std::fs::metadata(dir.join(IMAGE)).unwrap().len(), 4095);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -37,9 +37,10 @@ pub struct Part {
 }
 
 impl Overlay {
-    /// The memory that it takes.
-    pub fn memory(&self) -> u64 {
-        self.dirty.memory() + self.flying.memory() + self.unwritten()
+    /// The memory that it takes, together with the entries that have the flying writes. Those entries take `entries`, which is
+    /// more than the flying writes if a range was written several times.
+    pub fn memory(&self, entries: u64) -> u64 {
+        self.dirty.memory() + self.flying.memory().max(entries) + self.unwritten()
     }
 
     /// The memory of dirty writes.
@@ -57,17 +58,21 @@ impl Overlay {
         !self.committed.is_empty()
     }
 
-    /// A client's write.
-    pub fn write(&mut self, run: Run) {
-        match run.content {
+    /// A write in parts of which each has memory of its own, and little of it.
+    pub fn chunks(run: Run) -> Vec<Run> {
+        match &run.content {
             Content::Data(bytes) if bytes.len() > CHUNK => {
-                for (at, chunk) in bytes.chunks(CHUNK).enumerate() {
-                    let offset = run.offset + (at * CHUNK) as u64;
-                    self.dirty.insert(Run::data(offset, Bytes::copy_from_slice(chunk)), 0);
-                }
+                let offsets = (run.offset..).step_by(CHUNK);
+                let chunks = offsets.zip(bytes.chunks(CHUNK));
+                chunks.map(|(offset, chunk)| Run::data(offset, Bytes::copy_from_slice(chunk))).collect()
             }
-            _ => self.dirty.insert(run, 0),
+            _ => vec![run],
         }
+    }
+
+    /// A part of a client's write, of [`Overlay::chunks`].
+    pub fn write(&mut self, run: Run) {
+        self.dirty.insert(run, 0);
     }
 
     /// Takes the dirty writes within a range, each of at most 64 KiB of data. The caller passes them to [`Overlay::fly`]
@@ -104,9 +109,10 @@ impl Overlay {
         self.writing.clone()
     }
 
-    /// The file has them.
-    pub fn end_write_back(&mut self) {
-        self.writing = Arc::default();
+    /// The file has them. Returns them: to free them takes time.
+    #[must_use]
+    pub fn end_write_back(&mut self) -> Arc<ExtentMap> {
+        std::mem::take(&mut self.writing)
     }
 
     /// The parts of a range, in order.
@@ -236,7 +242,7 @@ mod tests {
                         if let Some((map, expected)) = writing.take() {
                             map.runs().for_each(|run| apply(&mut file, &run));
                             prop_assert_eq!(&file, &expected, "the file is a prefix of the log");
-                            overlay.end_write_back();
+                            drop(overlay.end_write_back());
                         }
                     }
                     Step::BeginWriteBack => {}
@@ -249,9 +255,10 @@ mod tests {
     #[test]
     fn long_buffer_is_not_kept_for_a_part_of_it() {
         let mut overlay = Overlay::default();
-        overlay.write(Run::data(0, vec![7; 3 * CHUNK + 5].into()));
+        let chunks = Overlay::chunks(Run::data(0, vec![7; 3 * CHUNK + 5].into()));
+        chunks.into_iter().for_each(|run| overlay.write(run));
         let parts = overlay.parts(0..4 * CHUNK as u64);
         assert_eq!(parts.len(), 5, "four chunks, and the file");
-        assert!(overlay.memory() >= 3 * CHUNK as u64 + 5);
+        assert!(overlay.memory(0) >= 3 * CHUNK as u64 + 5);
     }
 }

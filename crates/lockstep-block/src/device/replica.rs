@@ -200,6 +200,31 @@ impl State {
         }
     }
 
+    /// The memory of all writes that are not on the device file.
+    fn memory(&self) -> u64 {
+        self.overlay.memory(self.session.as_ref().map_or(0, Session::memory))
+    }
+
+    /// Whether an entry must wait until the device file has more. A primary's own writes are bounded before they are answered,
+    /// and its deliveries must not wait: they answer flushes, and tell it of a promotion.
+    fn waits_for_room(&self, is_own: bool, entry: &Entry, cache: u64) -> bool {
+        let Entry::Writes { epoch, .. } = entry else { return false };
+        let is_bounded = is_own
+            && self
+                .session
+                .as_ref()
+                .is_some_and(|session| session.epoch() == *epoch && session.failure().is_none());
+        !is_bounded && !self.closing && self.overlay.unwritten() >= cache
+    }
+
+    /// Forgets the attachment, and all of its writes that are not committed: in a later epoch they would cover newer ones.
+    fn end_session(&mut self) {
+        self.session = None;
+        self.overlay.discard();
+        self.dirty_since = None;
+        self.early.clear();
+    }
+
     /// Makes entries of dirty writes within a range. Returns the number of the last entry of the session.
     fn seal(&mut self, range: &Range<u64>) -> u64 {
         let State { overlay, session: Some(session), .. } = self else { return 0 };
@@ -318,7 +343,7 @@ impl<L: Log> Replica<L> {
             delivered: state.delivered,
             written: state.written,
             dirty: state.overlay.dirty(),
-            cached: state.overlay.memory(),
+            cached: state.memory(),
             session,
             trouble: state.trouble.clone(),
         }
@@ -395,10 +420,16 @@ impl<L: Log> Replica<L> {
                  Upgrade this member"
             )
         })?;
+        if let Entry::Resize { before, size, .. } = entry
+            && before == self.lock().attachments.size()
+        {
+            // First, so that no position is saved with a size that the file does not have. Only this thread changes the size.
+            self.0.file.grow(size).map_err(|error| format!("cannot extend the device file: {error}"))?;
+        }
         let is_own = *origin == self.0.log.member();
+        let is_epoch = matches!(entry, Entry::Attach { .. } | Entry::Promote { .. });
         let mut state = self.lock();
-        // A primary's own writes are bounded already, and its deliveries must not wait for them.
-        while state.overlay.unwritten() >= self.0.config.cache && !state.closing {
+        while state.waits_for_room(is_own, &entry, self.0.config.cache) {
             let waited = self.0.work.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -421,10 +452,17 @@ impl<L: Log> Replica<L> {
                 let outcome = Outcome { accepted, epoch: state.attachments.epoch() };
                 let peer = state.controls.decided(*token, outcome);
                 if let (true, Some(peer)) = (accepted, peer) {
+                    state.end_session();
                     state.session = Some(Session::new(outcome.epoch, peer, now));
                 }
-                if accepted && matches!(entry, Entry::Detach { .. }) {
-                    state.session = None;
+                if let Entry::Detach { epoch, .. } = entry {
+                    if accepted {
+                        state.end_session();
+                    } else if let Some(session) =
+                        state.session.as_mut().filter(|session| session.epoch() == epoch)
+                    {
+                        session.stay();
+                    }
                 }
             }
             (Effect::Gap, Entry::Writes { epoch, .. }) if is_own => {
@@ -435,6 +473,9 @@ impl<L: Log> Replica<L> {
             _ => {}
         }
         let epoch = state.attachments.epoch();
+        if matches!(effect, Effect::Accepted(_)) && is_epoch {
+            state.controls.forget_abandoned();
+        }
         if state.session.as_ref().is_some_and(|session| session.epoch() != epoch) {
             let name = match state.attachments.holder() {
                 Holder::Promoted(member) | Holder::Attached { member, .. } => self.0.log.name_of(member),
@@ -442,11 +483,9 @@ impl<L: Log> Replica<L> {
             };
             state.fail_session(format!("{name} was promoted in epoch {epoch}: this attachment has ended"));
         }
-        let size = state.attachments.size();
         state.delivered = seqno;
         state.count_early();
         drop(state);
-        self.0.file.grow(size).map_err(|error| format!("cannot extend the device file: {error}"))?;
         self.wake();
         // The window may have room again.
         self.send();
@@ -465,6 +504,15 @@ impl<L: Log> Replica<L> {
     pub fn close(&self) {
         self.lock().closing = true;
         self.wake();
+    }
+}
+
+/// Closes a replica when a thread ends that it needs, also by a panic: else deliveries would wait for that thread for ever.
+struct Closes<'a, L: Log>(&'a Replica<L>);
+
+impl<L: Log> Drop for Closes<'_, L> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -531,8 +579,10 @@ impl<L: Log> Replica<L> {
         self.wake();
     }
 
-    /// Submits writes that nobody flushes, and sends again what was lost. Returns after [`Replica::close`].
+    /// Submits writes that nobody flushes, and sends again what was lost. Returns after [`Replica::close`]. However it ends, it
+    /// closes the replica.
     pub fn submit_in_background(&self) {
+        let _closes = Closes(self);
         let mut state = self.lock();
         while !state.closing {
             let waited = self.0.work.wait_timeout(state, SUBMIT_LOOK);
@@ -544,10 +594,16 @@ impl<L: Log> Replica<L> {
             drop(state);
             let live = self.0.log.is_live() && self.0.log.refusal().is_none();
             let mut locked = self.lock();
+            let mut detach = None;
             if let Some(session) = &mut locked.session {
                 session.go_back_if_due(Instant::now(), live);
+                detach = session.detach_to_send(Instant::now());
             }
             drop(locked);
+            if let Some(payload) = detach {
+                // If the log does not take it, it is due again later.
+                let _ = self.0.log.submit(payload, Box::new(|_| {}));
+            }
             self.send();
             state = self.lock();
         }
@@ -613,7 +669,7 @@ impl<L: Log> Replica<L> {
         self.until_caught_up().await?;
         for _ in 0..ATTACH_TRIES {
             let before = {
-                let mut state = self.lock();
+                let state = self.lock();
                 if state.attachments.size() == 0 {
                     return Err(NO_SIZE.into());
                 }
@@ -643,10 +699,9 @@ impl<L: Log> Replica<L> {
                 if let Some(text) = self.0.log.refusal() {
                     return Err(text);
                 }
-                state.fail_session("an operator began a new epoch: this attachment has ended".into());
+                // An attachment of this member ends once the log has accepted the promotion, as one elsewhere does.
                 state.attachments.epoch()
             };
-            self.wake();
             match self.control(None, |token| Entry::Promote { before, token }).await {
                 Some(Outcome { accepted: true, epoch }) => return Ok(epoch),
                 // The state has changed meanwhile, or this member had not caught up.
@@ -686,16 +741,17 @@ impl<L: Log> Replica<L> {
 
 const NO_SIZE: &str = "the device has no size yet: start one member with --size SIZE";
 const BEHIND: &str = "this member has not caught up with the log yet: look at `lockstep status`";
-const NO_ANSWER: &str =
-    "the log has not answered in time: there is no majority, or this member lags; look at `lockstep status`";
+const NO_ANSWER: &str = "the log has not answered in time: there is no majority, or this member lags. The command may still take \
+                         effect: look at `lockstep status` and `lockstep block status`";
 
 /// To the device file.
 impl<L: Log> Replica<L> {
-    /// Writes committed entries to the device file until [`Replica::close`].
+    /// Writes committed entries to the device file until [`Replica::close`]. However it ends, it closes the replica.
     ///
     /// # Errors
     /// The device file cannot be written: a text for people. The member must end; its next start reads the log again.
     pub fn write_back(&self) -> Result<(), String> {
+        let _closes = Closes(self);
         loop {
             let mut state = self.lock();
             loop {
@@ -735,22 +791,26 @@ impl<L: Log> Replica<L> {
         let gtid = Gtid { uuid: state.history, seqno: state.delivered };
         let position = Position { gtid, attachments: state.attachments.clone(), whole: true };
         drop(state);
-        if !batch.is_empty() {
-            self.until_it_fits(|file| file.write(&batch))?;
-        }
+        // Also without runs: the file may have grown.
+        self.until_it_fits(|file| file.write(&batch))?;
         self.until_it_fits(|file| file.save(&position))?;
         drop(batch);
         let mut state = self.lock();
-        state.overlay.end_write_back();
+        let written = state.overlay.end_write_back();
         state.written = gtid.seqno;
         drop(state);
         self.0.log.finished(gtid.seqno);
         self.wake();
+        // Its memory is freed here: not under the lock.
+        drop(written);
         Ok(())
     }
 
     /// Tries again while the disk is full. Every other error is final: after a failed sync, the content of the file is unknown.
-    fn until_it_fits(&self, write: impl Fn(&DeviceFile) -> std::io::Result<()>) -> Result<(), String> {
+    pub(super) fn until_it_fits(
+        &self,
+        write: impl Fn(&DeviceFile) -> std::io::Result<()>,
+    ) -> Result<(), String> {
         loop {
             let Err(error) = write(&self.0.file) else {
                 let before = self.lock().trouble.take();
@@ -762,15 +822,16 @@ impl<L: Log> Replica<L> {
             let is_full =
                 matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
             let text = format!("cannot write the device file: {error}");
-            let mut state = self.lock();
-            if !is_full || state.closing {
-                return Err(text);
-            }
-            if state.trouble.is_none() {
+            let is_new = {
+                let mut state = self.lock();
+                if !is_full || state.closing {
+                    return Err(text);
+                }
+                state.trouble.replace(text.clone()).is_none()
+            };
+            if is_new {
                 self.0.log.note(true, &format!("{text}; tries again. Writes wait once block.cache is full"));
             }
-            state.trouble = Some(text);
-            drop(state);
             std::thread::sleep(FULL_RETRY);
         }
     }
@@ -938,7 +999,7 @@ impl<L: Log> std::fmt::Debug for ReplicaAttachment<L> {
 impl<L: Log> Drop for ReplicaAttachment<L> {
     fn drop(&mut self) {
         if !self.left {
-            self.leave();
+            self.leave(false);
         }
     }
 }
@@ -948,13 +1009,18 @@ impl<L: Log> ReplicaAttachment<L> {
         &self.replica.0
     }
 
-    /// Counts this connection out. Returns whether it was the last one of an attachment that goes on.
-    fn leave(&mut self) -> bool {
+    /// Counts this connection out. Returns whether it was the last one of an attachment that goes on. `in_order`: then the
+    /// attachment is leaving, and no client joins.
+    fn leave(&mut self, in_order: bool) -> bool {
         self.left = true;
         let mut state = self.replica.lock();
         let Ok(session) = state.session(self.epoch) else { return false };
         session.disconnected();
-        session.connections() == 0
+        let is_last = session.connections() == 0;
+        if is_last && in_order {
+            session.set_leaving();
+        }
+        is_last
     }
 
     /// Waits until `ready` says so, of a session that has not failed.
@@ -1019,7 +1085,8 @@ impl<L: Log> ReplicaAttachment<L> {
         if range.is_empty() {
             return self.hold().await;
         }
-        let mut run = Some(run);
+        // Copied here: not under the lock.
+        let mut runs = Some(Overlay::chunks(run));
         let mut number = 0;
         let cache = self.shared().config.cache;
         loop {
@@ -1029,10 +1096,10 @@ impl<L: Log> ReplicaAttachment<L> {
             {
                 let mut state = self.replica.lock();
                 state.session(self.epoch)?;
-                if state.overlay.memory() < cache
-                    && let Some(run) = run.take()
+                if state.memory() < cache
+                    && let Some(runs) = runs.take()
                 {
-                    state.overlay.write(run);
+                    runs.into_iter().for_each(|run| state.overlay.write(run));
                     state.dirty_since.get_or_insert_with(Instant::now);
                     if fua {
                         number = state.seal(&range);
@@ -1102,42 +1169,47 @@ impl<L: Log> ReplicaAttachment<L> {
         self.durable(number).await
     }
 
-    fn extents(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
+    async fn extents(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
         let range = self.range(offset, length.into())?;
         let parts = {
             let mut state = self.replica.lock();
             state.session(self.epoch)?;
             state.overlay.parts(range)
         };
-        let mut extents: Vec<Extent> = Vec::new();
-        for Part { range, content } in parts {
-            let mut at = range.start;
-            while at < range.end {
-                if extents.len() >= EXTENTS_MAX {
-                    return Ok(extents);
+        let replica = self.replica.clone();
+        let found = tokio::task::spawn_blocking(move || extents_of(&replica.0.file, parts)).await;
+        let found = found.map_err(|_| IoError::Io("a read of extents was interrupted".into()))?;
+        found.map_err(|error| IoError::Io(format!("cannot read the device file's extents: {error}").into()))
+    }
+}
+
+/// The first extents of a range that has these parts, with those of the file where it counts.
+fn extents_of(file: &DeviceFile, parts: Vec<Part>) -> std::io::Result<Vec<Extent>> {
+    let mut extents: Vec<Extent> = Vec::new();
+    for Part { range, content } in parts {
+        let mut at = range.start;
+        while at < range.end {
+            if extents.len() >= EXTENTS_MAX {
+                return Ok(extents);
+            }
+            let (length, hole, zero) = match &content {
+                Some(Content::Data(_)) => (range.end - at, false, false),
+                Some(Content::Zeroes { hole }) => (range.end - at, *hole, true),
+                None => {
+                    let (length, hole) = file.extent(at, range.end - at)?;
+                    (length, hole, hole)
                 }
-                let (length, hole, zero) = match &content {
-                    Some(Content::Data(_)) => (range.end - at, false, false),
-                    Some(Content::Zeroes { hole }) => (range.end - at, *hole, true),
-                    None => {
-                        let found = self.shared().file.extent(at, range.end - at);
-                        let (length, hole) = found.map_err(|error| {
-                            IoError::Io(format!("cannot read the device file's extents: {error}").into())
-                        })?;
-                        (length, hole, hole)
-                    }
-                };
-                at += length;
-                // Not more than the request's length, which is of this type.
-                let length = length as u32;
-                match extents.last_mut() {
-                    Some(last) if last.hole == hole && last.zero == zero => last.length += length,
-                    _ => extents.push(Extent { length, hole, zero }),
-                }
+            };
+            at += length;
+            // Not more than the request's length, which is of this type.
+            let length = length as u32;
+            match extents.last_mut() {
+                Some(last) if last.hole == hole && last.zero == zero => last.length += length,
+                _ => extents.push(Extent { length, hole, zero }),
             }
         }
-        Ok(extents)
     }
+    Ok(extents)
 }
 
 impl<L: Log> Attachment for ReplicaAttachment<L> {
@@ -1170,43 +1242,58 @@ impl<L: Log> Attachment for ReplicaAttachment<L> {
         self.hold().await
     }
 
-    fn block_status(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
-        self.extents(offset, length)
+    async fn block_status(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
+        let extents = self.extents(offset, length).await?;
+        self.hold().await?;
+        Ok(extents)
     }
 
     async fn detach(mut self) {
-        /// Lets clients attach again, however the detach ends.
+        /// Lets clients join again if no entry was made that ends the attachment. With such an entry only its outcome counts:
+        /// it may come at any time, and a client that joined before would lose its writes.
         struct Leaving<'a, L: Log>(&'a Replica<L>, u64);
         impl<L: Log> Drop for Leaving<'_, L> {
             fn drop(&mut self) {
-                if let Ok(session) = self.0.lock().session(self.1) {
-                    session.set_leaving(false);
+                if let Ok(session) = self.0.lock().session(self.1)
+                    && !session.is_detaching()
+                {
+                    session.stay();
                 }
                 self.0.wake();
             }
         }
-        if !self.leave() {
+        if !self.leave(true) {
             return;
-        }
-        if let Ok(session) = self.replica.lock().session(self.epoch) {
-            session.set_leaving(true);
         }
         let _leaving = Leaving(&self.replica, self.epoch);
         if self.flush_all().await.is_err() {
             return;
         }
-        let number = match self.replica.lock().session(self.epoch) {
-            Ok(session) => session.last() + 1,
-            Err(_) => return,
-        };
         // The entry must follow all writes, also those that the policy acknowledged before they were committed.
         let committed =
             |state: &mut State| state.session.as_ref().is_some_and(|session| session.uncommitted() == 0);
         if self.until(committed).await.is_err() {
             return;
         }
-        let epoch = self.epoch;
-        self.replica.control(None, |token| Entry::Detach { epoch, number, token }).await;
+        {
+            let mut state = self.replica.lock();
+            let token = state.controls.token();
+            let Ok(session) = state.session(self.epoch) else { return };
+            let entry = Entry::Detach { epoch: self.epoch, number: session.last() + 1, token };
+            session.detach(entry.encode());
+        }
+        // The thread that submits sends it until the log has decided, also after this task.
+        self.replica.wake();
+        let until = Instant::now() + CONTROL_TIMEOUT;
+        while Instant::now() < until {
+            let changed = self.shared().changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.replica.lock().session(self.epoch).is_ok_and(|session| session.is_detaching()) {
+                return;
+            }
+            let _ = tokio::time::timeout(LOOK, changed).await;
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! **Invariant**: `committed <= acknowledged <= last`, and `committed <= sent <= last`. `entries` are those after `committed`.
 
-use super::extent_map::{Content, Run};
+use super::extent_map::{Content, RUN_BYTES, Run};
 use crate::export::Peer;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -22,13 +22,24 @@ const REPORTED_AFTER: Duration = Duration::from_millis(20);
 const LOST_AFTER: Duration = Duration::from_secs(5);
 /// The longest such time: it doubles with each try.
 const LOST_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The entry that ends the attachment may be lost. It is sent again after this time: at most one of them is accepted.
+const DETACH_AGAIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 struct Pending {
     runs: Vec<Run>,
     /// Once it was sent.
     payload: Option<Bytes>,
+    /// Of data.
     bytes: u64,
+    /// Of data and of what its runs take beside them.
+    memory: u64,
+}
+
+#[derive(Debug)]
+struct Detach {
+    payload: Bytes,
+    sent: Option<Instant>,
 }
 
 /// The next thing to send.
@@ -46,11 +57,15 @@ pub(crate) struct Session {
     epoch: u64,
     peer: Peer,
     connections: usize,
-    /// The last connection is leaving in order.
+    /// The last connection is leaving in order: no client joins.
     leaving: bool,
+    /// The entry that ends the attachment in order.
+    detach: Option<Detach>,
     /// Why the attachment has ended.
     failed: Option<String>,
     entries: VecDeque<Pending>,
+    /// The memory of `entries`.
+    memory: u64,
     last: u64,
     sent: u64,
     committed: u64,
@@ -72,8 +87,10 @@ impl Session {
             peer,
             connections: 0,
             leaving: false,
+            detach: None,
             failed: None,
             entries: VecDeque::new(),
+            memory: 0,
             last: 0,
             sent: 0,
             committed: 0,
@@ -110,8 +127,34 @@ impl Session {
         self.leaving
     }
 
-    pub(crate) fn set_leaving(&mut self, leaving: bool) {
-        self.leaving = leaving;
+    pub(crate) fn set_leaving(&mut self) {
+        self.leaving = true;
+    }
+
+    /// The attachment goes on: no entry can end it in order any more.
+    pub(crate) fn stay(&mut self) {
+        self.leaving = false;
+        self.detach = None;
+    }
+
+    /// This entry ends the attachment in order. It is sent until the log has decided.
+    pub(crate) fn detach(&mut self, payload: Bytes) {
+        self.detach = Some(Detach { payload, sent: None });
+    }
+
+    /// Whether there is such an entry.
+    pub(crate) fn is_detaching(&self) -> bool {
+        self.detach.is_some()
+    }
+
+    /// That entry, if it is due now.
+    pub(crate) fn detach_to_send(&mut self, now: Instant) -> Option<Bytes> {
+        let detach = self.detach.as_mut().filter(|_| self.failed.is_none())?;
+        if detach.sent.is_some_and(|sent| now.saturating_duration_since(sent) < DETACH_AGAIN) {
+            return None;
+        }
+        detach.sent = Some(now);
+        Some(detach.payload.clone())
     }
 
     /// Why the attachment has ended, if it has.
@@ -123,6 +166,7 @@ impl Session {
     pub(crate) fn fail(&mut self, text: String) {
         self.failed.get_or_insert(text);
         self.entries.clear();
+        self.memory = 0;
         self.outstanding = 0;
     }
 
@@ -134,6 +178,11 @@ impl Session {
     /// Every entry up to this one is as durable as the policy asks.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.acknowledged
+    }
+
+    /// The memory that entries take which are not committed.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
     }
 
     /// How many entries are not committed.
@@ -165,7 +214,9 @@ impl Session {
     fn push(&mut self, runs: Vec<Run>, bytes: u64, fly: &mut impl FnMut(&[Run], u64)) {
         self.last += 1;
         fly(&runs, self.last);
-        self.entries.push_back(Pending { runs, payload: None, bytes });
+        let memory = bytes + runs.len() as u64 * RUN_BYTES;
+        self.memory += memory;
+        self.entries.push_back(Pending { runs, payload: None, bytes, memory });
     }
 
     /// The next entry to send, while fewer than `window` bytes are under way.
@@ -213,6 +264,7 @@ impl Session {
             && let Some(pending) = self.entries.pop_front()
         {
             self.committed += 1;
+            self.memory -= pending.memory;
             if self.committed <= self.sent {
                 self.outstanding -= pending.bytes;
             }
@@ -287,8 +339,10 @@ mod tests {
         for at in 0..5 {
             session.add(vec![run(at)], |_, _| {});
         }
+        assert_eq!(session.memory(), 5 * (1000 + RUN_BYTES));
         assert_eq!(send(&mut session, 2500, Instant::now()), [1, 2, 3]);
         session.on_committed(2, Instant::now());
+        assert_eq!(session.memory(), 3 * (1000 + RUN_BYTES), "also those that were not sent");
         assert_eq!(send(&mut session, 2500, Instant::now()), [4, 5]);
         assert_eq!((session.acknowledged(), session.uncommitted()), (2, 3));
     }

@@ -1,9 +1,11 @@
 //! Members with a log in memory, clients that write, and processes that are killed.
 
 use super::attachments::Holder;
+use super::entry::Entry;
+use super::extent_map::Run;
 use super::file::DeviceFile;
 use super::replica::{Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
-use crate::export::{Attachment, Export, Peer, RefusalKind};
+use crate::export::{Attachment, Export, Extent, Peer, RefusalKind};
 use bytes::Bytes;
 use lockstep_core::{MemberId, Seqno, Uuid};
 use std::collections::VecDeque;
@@ -26,6 +28,9 @@ struct Wire {
     loses: AtomicI64,
     /// Those, until their origins are told.
     lost: Mutex<Vec<NoticeCall>>,
+    /// Asked for its status with each note.
+    asks: Mutex<Option<Replica<MemoryLog>>>,
+    notes: AtomicI64,
 }
 
 struct MemoryLog {
@@ -33,6 +38,17 @@ struct MemoryLog {
     member: MemberId,
     count: AtomicI64,
     finished: AtomicI64,
+}
+
+impl MemoryLog {
+    fn new(wire: &Arc<Wire>, at: usize) -> MemoryLog {
+        MemoryLog {
+            wire: wire.clone(),
+            member: Uuid([at as u8 + 1; 16]),
+            count: AtomicI64::new(0),
+            finished: AtomicI64::new(-1),
+        }
+    }
 }
 
 impl Log for MemoryLog {
@@ -71,7 +87,13 @@ impl Log for MemoryLog {
         false
     }
 
-    fn note(&self, _: bool, _: &str) {}
+    fn note(&self, _: bool, _: &str) {
+        let asks = self.wire.asks.lock().unwrap().clone();
+        if let Some(replica) = asks {
+            let _ = replica.status();
+            self.wire.notes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 /// A member's process.
@@ -119,12 +141,7 @@ impl Group {
         let dir = self.member_dir(at);
         std::fs::create_dir_all(&dir).unwrap();
         let (file, position) = DeviceFile::open(&dir).unwrap();
-        let log = MemoryLog {
-            wire: self.wire.clone(),
-            member: Uuid([at as u8 + 1; 16]),
-            count: AtomicI64::new(0),
-            finished: AtomicI64::new(-1),
-        };
+        let log = MemoryLog::new(&self.wire, at);
         let config = Config { name: "disk".into(), cache: self.cache, timeout: self.timeout };
         let next = (position.gtid.seqno + 1).max(0) as usize;
         let seed = u64::from(std::process::id()) << 32 | next as u64;
@@ -236,7 +253,8 @@ impl Group {
         for at in 0..self.members.len() {
             let Some(process) = &self.members[at] else { continue };
             for _ in 0..10_000 {
-                if process.replica.status().written == last {
+                // The log is told after the status has it.
+                if process.replica.log().finished.load(Ordering::SeqCst) == last {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -261,6 +279,17 @@ impl Drop for Group {
 }
 
 struct Client(Arc<ReplicaAttachment<MemoryLog>>);
+
+/// Waits for something that background threads do.
+fn wait(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..30_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("in vain: {what}");
+}
 
 #[test]
 fn flushed_writes_are_on_every_copy() {
@@ -417,10 +446,13 @@ fn replies_are_held_without_a_majority() {
     group.wire.cut.store(true, Ordering::SeqCst);
     let attachment = client.0.clone();
     let read = group.runtime.spawn(async move { attachment.read(0, 1).await });
+    let attachment = client.0.clone();
+    let extents = group.runtime.spawn(async move { attachment.block_status(0, 4096).await });
     std::thread::sleep(Duration::from_millis(200));
-    assert!(!read.is_finished());
+    assert!(!read.is_finished() && !extents.is_finished());
     group.wire.cut.store(false, Ordering::SeqCst);
     assert!(group.run(read).unwrap().is_ok());
+    assert_eq!(group.run(extents).unwrap(), Ok(vec![Extent { length: 4096, hole: true, zero: true }]));
 }
 
 #[test]
@@ -438,6 +470,195 @@ fn flush_after_the_timeout_ends_the_attachment() {
     let attachment = client.0.clone();
     assert!(group.run(async move { attachment.flush().await }).is_err(), "a later flush must not succeed");
     assert!(group.attach(0, "disk").is_err());
+}
+
+/// A Detach that the server no longer waits for may be accepted much later.
+#[test]
+fn client_waits_until_the_earlier_detach_is_decided() {
+    let mut group = Group::new("late-detach", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    let attachment = Arc::try_unwrap(client.0).unwrap();
+    let detach = group.runtime.spawn(async move { attachment.detach().await });
+    // Nothing is committed meanwhile.
+    wait("the entry is sent", || !group.wire.sent.lock().unwrap().is_empty());
+    detach.abort();
+    let replica = group.replica(0);
+    let attach = group.runtime.spawn(async move { replica.attach("disk", &CLIENT).await.map(Arc::new) });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!attach.is_finished(), "the client must not join an attachment that may end at any time");
+    let client = Client(group.run(attach).unwrap().unwrap());
+    assert_eq!(group.replica(0).status().session.unwrap().epoch, 2);
+    group.write(&client, 0, 2, 512);
+    group.flush(&client);
+    assert!(group.images().iter().all(|image| image[0] == 2));
+}
+
+#[test]
+fn lost_detach_is_sent_again() {
+    let mut group = Group::new("lost-detach", 1);
+    let client = group.attach(0, "disk").unwrap();
+    let attachment = Arc::try_unwrap(client.0).unwrap();
+    let detach = group.runtime.spawn(async move { attachment.detach().await });
+    wait("the entry is sent", || !group.wire.sent.lock().unwrap().is_empty());
+    detach.abort();
+    group.wire.sent.lock().unwrap().clear();
+    for _ in 0..1000 {
+        group.step();
+        std::thread::sleep(Duration::from_millis(10));
+        if *group.replica(0).status().attachments.holder() == Holder::Nobody {
+            return;
+        }
+    }
+    panic!("the attachment does not end");
+}
+
+#[test]
+fn writes_of_an_ended_attachment_are_gone() {
+    let mut group = Group::new("ended", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    // An entry of this member ends the attachment although there is an unflushed write.
+    let detach = Entry::Detach { epoch: 1, number: 1, token: 0 }.encode();
+    group.wire.sent.lock().unwrap().push_back((Uuid([1; 16]), detach));
+    while group.step() {}
+    drop(client);
+    let client = group.attach(1, "disk").unwrap();
+    group.write(&client, 0, 2, 512);
+    group.flush(&client);
+    group.detach(client);
+    let client = group.attach(0, "disk").unwrap();
+    assert_eq!(group.read(&client, 0, 1)[0], 2);
+    group.flush(&client);
+    assert!(group.images().iter().all(|image| image[0] == 2));
+}
+
+#[test]
+fn range_written_again_and_again_does_not_exceed_the_cache() {
+    let mut group = Group::new("rewrite", 1);
+    let client = group.attach(0, "disk").unwrap();
+    // The log takes nothing meanwhile. Overlapping writes alone take a fourth of the cache of 1 MiB.
+    let mut waiting = None;
+    for at in 0..100_u8 {
+        let attachment = client.0.clone();
+        let data = Bytes::from(vec![at; 65536]);
+        let offset = u64::from(at % 4) * 65536;
+        let write = group.runtime.spawn(async move { attachment.write(offset, data, false).await });
+        for _ in 0..1000 {
+            if write.is_finished() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !write.is_finished() {
+            waiting = Some((write, at));
+            break;
+        }
+        // The thread that submits makes entries of them.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (write, last) = waiting.expect("writes wait once the cache is full");
+    assert!(group.replica(0).status().cached <= (1 << 20) + 70_000);
+    group.run(write).unwrap().unwrap();
+    group.flush(&client);
+    assert_eq!(group.images()[0][usize::from(last % 4) * 65536], last);
+}
+
+#[test]
+fn failed_device_file_ends_the_member() {
+    let mut group = Group::new("failed-file", 1);
+    group.stop(0);
+    let dir = group.member_dir(0);
+    let (file, position) = DeviceFile::open(&dir).unwrap();
+    let log = MemoryLog::new(&group.wire, 0);
+    let config = Config { name: "disk".into(), cache: 8192, timeout: Duration::ZERO };
+    let seqno = position.gtid.seqno;
+    let replica = Replica::new(log, file, position, config, 1);
+    // No position can be saved any more.
+    std::fs::create_dir(dir.join("device.state.new")).unwrap();
+    let other = Uuid([2; 16]);
+    let attach = Entry::Attach { before: 0, peer: "uid 0".into(), promoted: false, token: 1 };
+    replica.deliver(seqno + 1, &other, &attach.encode()).unwrap();
+    let writes = |number| {
+        let runs = vec![Run::data(0, Bytes::from(vec![1; 8192]))];
+        Entry::Writes { epoch: 1, number, clock: 0, runs }.encode()
+    };
+    replica.deliver(seqno + 2, &other, &writes(1)).unwrap();
+    let waits = replica.clone();
+    let waits = std::thread::spawn(move || waits.deliver(seqno + 3, &other, &writes(2)));
+    let fails = replica.clone();
+    let fails = std::thread::spawn(move || fails.write_back());
+    wait("the thread of the device file ends", || fails.is_finished());
+    assert!(fails.join().unwrap().unwrap_err().contains("cannot write the device file"));
+    wait("a delivery does not wait for it", || waits.is_finished());
+    replica.caught_up();
+    let attach = group.runtime.block_on(replica.attach("disk", &CLIENT));
+    assert_eq!(attach.unwrap_err().kind, RefusalKind::Shutdown);
+}
+
+#[test]
+fn primary_goes_on_while_the_device_file_is_full() {
+    let mut group = Group::new("full-file", 1);
+    group.stop(0);
+    let dir = group.member_dir(0);
+    let (file, position) = DeviceFile::open(&dir).unwrap();
+    let config = Config { name: "disk".into(), cache: 16384, timeout: Duration::ZERO };
+    let next = position.gtid.seqno as usize + 1;
+    // No thread writes to the device file.
+    let replica = Replica::new(MemoryLog::new(&group.wire, 0), file, position, config, 1);
+    group.members[0] = Some(Process { replica: replica.clone(), next, threads: Vec::new() });
+    let client = group.attach(0, "disk").unwrap();
+    // Room for one request is left, which exceeds the cache then.
+    group.write(&client, 0, 1, 12288);
+    group.flush(&client);
+    group.write(&client, 12288, 2, 12288);
+    group.flush(&client);
+    assert!(replica.status().cached > 16384);
+    let seqno = group.wire.committed.lock().unwrap().len() as Seqno;
+    let promote = Entry::Promote { before: 1, token: 5 }.encode();
+    let deliver = replica.clone();
+    let deliver = std::thread::spawn(move || deliver.deliver(seqno, &Uuid([2; 16]), &promote));
+    wait("the primary hears of the promotion", || deliver.is_finished());
+    assert!(replica.status().session.unwrap().failure.unwrap().contains("n2 was promoted"));
+}
+
+#[test]
+fn promotion_without_an_answer_ends_nothing() {
+    let mut group = Group::new("unanswered", 1);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    let replica = group.replica(0);
+    let promote = group.runtime.spawn(async move { replica.promote(true).await });
+    wait("the entry is sent", || !group.wire.sent.lock().unwrap().is_empty());
+    promote.abort();
+    group.wire.sent.lock().unwrap().clear();
+    group.flush(&client);
+    assert_eq!(group.images()[0][0], 1);
+    assert_eq!(group.promote(0, true), Ok(2));
+    let attachment = client.0.clone();
+    let error = group.run(async move { attachment.flush().await }).unwrap_err();
+    assert!(error.text().contains("n1 was promoted in epoch 2"), "{error}");
+}
+
+/// A log may take locks of its own for a note, which the thread that reports entries holds, too.
+#[test]
+fn log_is_told_of_a_full_disk_without_the_lock() {
+    let mut group = Group::new("full-disk", 1);
+    let replica = group.replica(0);
+    *group.wire.asks.lock().unwrap() = Some(replica.clone());
+    let tries = AtomicI64::new(0);
+    let writes = std::thread::spawn(move || {
+        replica.until_it_fits(|_| match tries.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(std::io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        })
+    });
+    wait("the write succeeds", || writes.is_finished());
+    assert_eq!(writes.join().unwrap(), Ok(()));
+    assert_eq!(group.wire.notes.load(Ordering::SeqCst), 2);
+    *group.wire.asks.lock().unwrap() = None;
+    group.stop(0);
 }
 
 /// Random numbers, the same in each run.

@@ -365,12 +365,6 @@ where
             }
             // The export has no cache to fill.
             Command::Cache => Some(Reply::Done),
-            Command::BlockStatus { offset, length, one } => {
-                Some(match self.attachment.block_status(*offset, *length) {
-                    Ok(extents) => Reply::Extents { extents, length: *length, one: *one },
-                    Err(error) => self.counters.failed(&error),
-                })
-            }
             _ => None,
         };
         self.begun += 1;
@@ -402,13 +396,17 @@ async fn execute<A: Attachment>(attachment: &A, command: Command) -> Result<Repl
             }
             return Ok(Reply::Data { offset, data });
         }
+        Command::BlockStatus { offset, length, one } => {
+            let extents = attachment.block_status(offset, length).await?;
+            return Ok(Reply::Extents { extents, length, one });
+        }
         Command::Write { offset, data, fua } => attachment.write(offset, data, fua).await?,
         Command::Flush => attachment.flush().await?,
         Command::Trim { offset, length, fua } => attachment.trim(offset, length, fua).await?,
         Command::WriteZeroes { offset, length, may_trim, fua } => {
             attachment.write_zeroes(offset, length, may_trim, fua).await?;
         }
-        Command::BlockStatus { .. } | Command::Cache | Command::Disconnect | Command::Refused(_) => {}
+        Command::Cache | Command::Disconnect | Command::Refused(_) => {}
     }
     Ok(Reply::Done)
 }

@@ -170,7 +170,7 @@ impl Attachment for Share {
         Ok(())
     }
 
-    fn block_status(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
+    async fn block_status(&self, offset: u64, length: u32) -> Result<Vec<Extent>, IoError> {
         let disk = self.device.disk.read().unwrap();
         let (mut at, end) = (offset as usize, offset as usize + length as usize);
         let mut extents = Vec::new();

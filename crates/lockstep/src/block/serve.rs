@@ -12,6 +12,7 @@ use lockstep_block::nbd::{Connections, Server, ServerConfig, TlsAcceptor};
 use lockstep_node::core::Uuid;
 use lockstep_node::{Delivery, FrontEnd, Level, Node, ViewInfo, ViewStatus};
 use std::process::ExitCode;
+use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -155,20 +156,41 @@ impl Member {
     }
 }
 
-/// The threads of the device. Their failure arrives at the receiver.
+/// Tells how a thread of the device ended, also if it panicked.
+struct Ends {
+    thread: &'static str,
+    /// Why, if it knows.
+    text: Option<String>,
+    sender: mpsc::Sender<String>,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let text = self.text.take().unwrap_or_else(|| {
+            format!("the thread {} has ended: see the lines before this one, and start again", self.thread)
+        });
+        // At the member's end nobody listens.
+        let _ = self.sender.send(text);
+    }
+}
+
+/// The threads of the device. Both run as long as the member does: the end of one arrives at the receiver.
 fn start_threads(replica: &Replica<NodeLog>) -> Result<mpsc::Receiver<String>, String> {
     let (sender, failed) = mpsc::channel();
-    let (submits, writes) = (replica.clone(), replica.clone());
-    let fails = |error| format!("cannot start a thread: {error}");
-    let thread = |name: &str| std::thread::Builder::new().name(name.into());
-    thread("ls-submit").spawn(move || submits.submit_in_background()).map_err(fails)?;
-    thread("ls-device")
-        .spawn(move || {
-            if let Err(text) = writes.write_back() {
-                let _ = sender.send(text);
-            }
-        })
-        .map_err(fails)?;
+    let start = |thread: &'static str, work: fn(&Replica<NodeLog>) -> Result<(), String>| {
+        let (replica, sender) = (replica.clone(), sender.clone());
+        let run = move || {
+            let mut ends = Ends { thread, text: None, sender };
+            ends.text = work(&replica).err();
+        };
+        let started = std::thread::Builder::new().name(thread.into()).spawn(run);
+        started.map_err(|error| format!("cannot start a thread: {error}"))
+    };
+    start("ls-submit", |replica| {
+        replica.submit_in_background();
+        Ok(())
+    })?;
+    start("ls-device", Replica::write_back)?;
     Ok(failed)
 }
 
@@ -194,8 +216,12 @@ async fn found(replica: &Replica<NodeLog>, size: u64, lines: &MessageLog) {
 fn deliver_all(node: &Node, replica: &Replica<NodeLog>, failed: &mpsc::Receiver<String>) -> End {
     let mut left = false;
     loop {
-        if let Ok(text) = failed.try_recv() {
-            return End::Failed(text);
+        match failed.try_recv() {
+            Ok(text) => return End::Failed(text),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => {
+                return End::Failed("the threads of the device have ended: start again".into());
+            }
         }
         let Some(delivery) = node.next(Some(IDLE), None) else { continue };
         let taken = match &delivery {
