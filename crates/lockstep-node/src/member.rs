@@ -21,6 +21,7 @@ mod leadership;
 mod log_reads;
 mod log_retention;
 mod membership;
+pub(crate) use membership::branch;
 mod outbox;
 #[cfg(test)]
 mod reader_tests;

@@ -156,6 +156,8 @@ struct State {
     overlay: Overlay,
     attachments: Attachments,
     history: Uuid,
+    /// The log's id; nil if unknown.
+    log_id: Uuid,
     delivered: Seqno,
     written: Seqno,
     session: Option<Session>,
@@ -261,6 +263,7 @@ impl<L: Log> Replica<L> {
             overlay: Overlay::default(),
             attachments: position.attachments,
             history: position.gtid.uuid,
+            log_id: position.log,
             delivered: position.gtid.seqno,
             written: position.gtid.seqno,
             session: None,
@@ -327,22 +330,35 @@ impl<L: Log> Replica<L> {
 
 /// From the log.
 impl<L: Log> Replica<L> {
-    /// The member is in the log of this history.
+    /// The member is in this log. `in_present_history` translates a position from before a branch that this member founded.
     ///
     /// # Errors
     /// The device is of another one: a text for people.
-    pub fn connected(&self, history: Uuid) -> Result<(), String> {
+    pub fn connected(
+        &self,
+        history: Uuid,
+        log_id: Uuid,
+        in_present_history: impl FnOnce(Gtid) -> Gtid,
+    ) -> Result<(), String> {
         let mut state = self.lock();
-        if state.history.is_nil() {
-            state.history = history;
-        }
-        if state.history != history {
+        let own = Gtid { uuid: state.history, seqno: state.delivered };
+        if !own.uuid.is_nil() && in_present_history(own).uuid != history {
             return Err(format!(
-                "the log's history is {history}, and the device file's {}: a branch was founded (lockstep bootstrap), or another \
-                 group has this name. Start this member with an empty directory",
-                state.history
+                "the log's history is {history}, and the device file's {}: a branch was founded (lockstep bootstrap) on another \
+                 member, or another group has this name. If the data of this log count, set this member's directory aside, and \
+                 start it with a new one: it copies the device by the log. Keep the old directory: it may have writes that the \
+                 log lacks",
+                own.uuid
             ));
         }
+        if own.uuid == history && state.log_id != log_id && !state.log_id.is_nil() {
+            return Err(format!(
+                "the log's id is {log_id}, and the device file belongs to log {}: another group was founded with the same data. Set \
+                 this member's directory aside, and start it with a new one, or start it in its own group",
+                state.log_id
+            ));
+        }
+        (state.history, state.log_id) = (history, log_id);
         Ok(())
     }
 
@@ -733,7 +749,8 @@ impl<L: Log> Replica<L> {
         }
         let batch = state.overlay.begin_write_back();
         let gtid = Gtid { uuid: state.history, seqno: state.delivered };
-        let position = Position { gtid, attachments: state.attachments.clone(), whole: true };
+        let position =
+            Position { gtid, log: state.log_id, attachments: state.attachments.clone(), whole: true };
         drop(state);
         if !batch.is_empty() {
             self.until_it_fits(|file| file.write(&batch))?;

@@ -129,7 +129,7 @@ impl Group {
         let next = (position.gtid.seqno + 1).max(0) as usize;
         let seed = u64::from(std::process::id()) << 32 | next as u64;
         let replica = Replica::new(log, file, position, config, seed);
-        replica.connected(Uuid([9; 16])).unwrap();
+        replica.connected(Uuid([9; 16]), Uuid([9; 16]), |position| position).unwrap();
         let (first, second) = (replica.clone(), replica.clone());
         let threads = vec![
             std::thread::spawn(move || first.submit_in_background()),
@@ -526,4 +526,25 @@ fn random_crashes_lose_no_flushed_write() {
         let images = group.images();
         assert!(images.iter().all(|image| *image == images[0]), "seed {seed}: copies differ");
     }
+}
+
+#[test]
+fn founder_of_a_branch_goes_on_and_others_keep_their_copy() {
+    let mut group = Group::new("branch", 2);
+    let (old, new) = (Uuid([9; 16]), Uuid([10; 16]));
+    let replica = group.replica(0);
+    let moved = |position: lockstep_core::Gtid| lockstep_core::Gtid { uuid: new, ..position };
+    let text = group.replica(1).connected(new, new, |position| position).unwrap_err();
+    assert!(text.contains("set this member's directory aside") && !text.contains("empty"), "{text}");
+    replica.connected(new, new, moved).unwrap();
+    assert!(replica.connected(old, old, |position| position).is_err());
+    assert!(replica.connected(new, old, |position| position).unwrap_err().contains("log's id"));
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    drop(client);
+    drop(replica);
+    group.stop(0);
+    let (_, position) = DeviceFile::open(&group.member_dir(0)).unwrap();
+    assert_eq!((position.gtid.uuid, position.log), (new, new));
 }

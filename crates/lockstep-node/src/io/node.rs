@@ -478,6 +478,12 @@ impl Node {
         self.shared.published.identity()
     }
 
+    /// The position in the present history, if this member has it from before a branch that it founded (`lockstep bootstrap`);
+    /// otherwise as it is.
+    pub fn in_present_history(&self, position: Gtid) -> Gtid {
+        self.shared.published.in_present_history(position)
+    }
+
     /// The history of the own log; nil while there is none.
     pub fn history(&self) -> Uuid {
         self.identity().history

@@ -2,6 +2,7 @@
 
 use crate::api::{Identity, LocalState};
 use crate::io::liveness::Liveness;
+use crate::member::branch;
 use crate::status::Status;
 use lockstep_core::policy::Policy;
 use lockstep_core::{Gtid, SEQNO_UNDEFINED, Seqno, Uuid};
@@ -45,6 +46,8 @@ pub(crate) struct Published {
     cert_window: AtomicU64,
     identity: Mutex<Identity>,
     histories: Vec<Uuid>,
+    /// See [`branch::own_forks`].
+    forks: Mutex<Vec<Gtid>>,
     status: Mutex<Arc<Status>>,
 }
 
@@ -81,6 +84,7 @@ impl Published {
             cert_window: AtomicU64::new(0),
             identity: Mutex::new(identity),
             histories,
+            forks: Mutex::default(),
             status: Mutex::new(Arc::new(Status::default())),
         }
     }
@@ -122,9 +126,16 @@ impl Published {
         *lock(&self.policy) = policy;
     }
 
-    pub(crate) fn set_history(&self, history: Uuid, log: Uuid) {
+    pub(crate) fn set_history(&self, history: Uuid, log: Uuid, forks: Vec<Gtid>) {
+        // Before the history: a reader that knows that one finds its forks.
+        *lock(&self.forks) = forks;
         let mut identity = lock(&self.identity);
         (identity.history, identity.log) = (history, log);
+    }
+
+    pub(crate) fn in_present_history(&self, position: Gtid) -> Gtid {
+        let history = self.identity().history;
+        branch::translated(&lock(&self.forks), history, position)
     }
 
     pub(crate) fn set_view_uuid(&self, view_uuid: Uuid) {

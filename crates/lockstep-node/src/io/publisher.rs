@@ -3,7 +3,7 @@
 use crate::api::LocalState;
 use crate::io::liveness::Suspensions;
 use crate::io::published::{Published, RoundState};
-use crate::member::Member;
+use crate::member::{Member, branch};
 use lockstep_core::{Micros, Seqno, Uuid};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Publisher {
         let tail = member.ctx.raft.tail_state();
         if self.log != (tail.history, tail.log_id) {
             self.log = (tail.history, tail.log_id);
-            to.set_history(tail.history, tail.log_id);
+            to.set_history(tail.history, tail.log_id, branch::own_forks(&member.ctx));
         }
         before.map(|before| {
             self.state_since = now;
