@@ -87,8 +87,18 @@ pub trait Log: Send + Sync + 'static {
     /// The device file has everything up to this seqno, durably.
     fn finished(&self, seqno: Seqno);
 
-    /// Whether a majority has answered lately, so that no other member can have become the primary without it.
-    fn is_live(&self) -> bool;
+    /// A copy with every entry up to this seqno has all that was committed [`Log::confirmed_for`] ago. `None`: that is not known,
+    /// because no majority has answered lately.
+    fn confirmed(&self) -> Option<Seqno>;
+
+    /// The longest time for which a confirmation counts on any member, with what clocks differ. A promoted member takes no client
+    /// before: until then, the primary before it may answer.
+    fn confirmed_for(&self) -> Duration;
+
+    /// Whether a majority has answered lately.
+    fn is_live(&self) -> bool {
+        self.confirmed().is_some()
+    }
 
     /// Whether entries of this member may be refused although there is a majority, and why, for people: under a weak policy
     /// only the leader writes.
@@ -169,6 +179,8 @@ struct State {
     /// Acknowledgements that count once everything up to a seqno was taken.
     early: Vec<(Tag, Seqno)>,
     trouble: Option<String>,
+    /// When the last promotion was delivered here, or when this process began.
+    promoted_at: Instant,
     /// The log's end has been reached once: before, the state is one of long ago.
     caught_up: bool,
     closing: bool,
@@ -272,6 +284,7 @@ impl<L: Log> Replica<L> {
             unwritten_since: None,
             early: Vec::new(),
             trouble: None,
+            promoted_at: Instant::now(),
             caught_up: false,
             closing: false,
         };
@@ -420,6 +433,9 @@ impl<L: Log> Replica<L> {
         }
         let now = Instant::now();
         let effect = state.attachments.take(origin, &entry);
+        if let (Effect::Accepted(_), Entry::Promote { .. }) = (&effect, &entry) {
+            state.promoted_at = now;
+        }
         match (&effect, entry) {
             (Effect::Writes, Entry::Writes { epoch, number, runs, .. }) => {
                 let State { session, overlay, .. } = &mut *state;
@@ -849,7 +865,7 @@ enum Way {
     Join(u64),
     /// An attachment begins.
     Begin { before: u64, promoted: bool },
-    /// The last client is leaving.
+    /// The last client is leaving, or the primary before a promotion may still answer.
     Wait,
 }
 
@@ -934,6 +950,8 @@ impl<L: Log> Replica<L> {
         };
         match log.refusal() {
             Some(text) => refuse(text),
+            // The primary before may still answer reads, and writes that nobody has flushed.
+            None if promoted && state.promoted_at.elapsed() < log.confirmed_for() => Ok(Way::Wait),
             None => Ok(Way::Begin { before: epoch, promoted }),
         }
     }
@@ -1012,13 +1030,20 @@ impl<L: Log> ReplicaAttachment<L> {
         self.until(ready).await
     }
 
-    /// Holds a reply while there is no majority: another member may have become the primary.
+    /// Holds a reply until this copy is known to have what was committed lately: another member may have become the primary. The
+    /// entry that says so must have been taken, so the session is looked at last.
     async fn hold(&self) -> Result<(), IoError> {
-        while !self.shared().log.is_live() {
-            self.replica.lock().session(self.epoch)?;
+        loop {
+            let confirmed = self.shared().log.confirmed();
+            {
+                let mut state = self.replica.lock();
+                state.session(self.epoch)?;
+                if confirmed.is_some_and(|seqno| state.delivered >= seqno) {
+                    return Ok(());
+                }
+            }
             tokio::time::sleep(HOLD_LOOK).await;
         }
-        self.replica.lock().session(self.epoch).map(|_| ())
     }
 
     fn range(&self, offset: u64, length: u64) -> Result<Range<u64>, IoError> {

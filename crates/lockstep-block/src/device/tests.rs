@@ -22,6 +22,8 @@ struct Wire {
     committed: Mutex<Vec<(MemberId, Bytes)>>,
     /// Nothing is committed, and nobody has a majority.
     cut: AtomicBool,
+    /// How long a confirmation counts, ms.
+    confirmed_for: AtomicI64,
     /// Every so many entries one is lost; 0: none.
     loses: AtomicI64,
     /// Those, until their origins are told.
@@ -51,8 +53,13 @@ impl Log for MemoryLog {
         self.finished.store(seqno, Ordering::SeqCst);
     }
 
-    fn is_live(&self) -> bool {
-        !self.wire.cut.load(Ordering::SeqCst)
+    fn confirmed(&self) -> Option<Seqno> {
+        let committed = self.wire.committed.lock().unwrap().len() as Seqno;
+        (!self.wire.cut.load(Ordering::SeqCst)).then_some(committed - 1)
+    }
+
+    fn confirmed_for(&self) -> Duration {
+        Duration::from_millis(self.wire.confirmed_for.load(Ordering::SeqCst) as u64)
     }
 
     fn refusal(&self) -> Option<String> {
@@ -547,4 +554,33 @@ fn founder_of_a_branch_goes_on_and_others_keep_their_copy() {
     group.stop(0);
     let (_, position) = DeviceFile::open(&group.member_dir(0)).unwrap();
     assert_eq!((position.gtid.uuid, position.log), (new, new));
+}
+
+#[test]
+fn reply_waits_until_the_copy_has_what_was_committed() {
+    let mut group = Group::new("behind", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    let replica = group.replica(1);
+    // The first member's deliveries stand still meanwhile.
+    let first = group.members[0].take().unwrap();
+    let epoch = group.run(async move { replica.promote(true).await }).unwrap();
+    let reader = client.0.clone();
+    let mut read = group.runtime.spawn(async move { reader.read(0, 512).await });
+    let waited =
+        group.runtime.block_on(async { tokio::time::timeout(Duration::from_millis(300), &mut read).await });
+    assert!(waited.is_err(), "an answer of a primary that does not know of the promotion");
+    group.members[0] = Some(first);
+    assert!(group.run(async move { read.await.unwrap() }).is_err(), "epoch {epoch} has begun");
+}
+
+#[test]
+fn promoted_member_takes_no_client_while_the_one_before_may_answer() {
+    let mut group = Group::new("grace", 2);
+    group.wire.confirmed_for.store(700, Ordering::SeqCst);
+    let began = std::time::Instant::now();
+    let epoch = group.promote(1, false).unwrap();
+    group.attach(1, &format!("disk@{epoch}")).unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
 }

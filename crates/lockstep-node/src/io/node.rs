@@ -467,10 +467,10 @@ impl Node {
         self.shared.published.is_primary()
     }
 
-    /// Whether a majority has answered within the election timeout, by a clock that counts a suspended machine's time. Without
-    /// it, another member may have become the leader.
-    pub fn is_live(&self) -> bool {
-        self.shared.published.is_live()
+    /// For a device: a copy with every entry up to this seqno has all that was committed [`crate::LIVE_FOR`] ago. `None`: that is
+    /// not known, because no majority has answered lately, or this process or its machine was stopped.
+    pub fn confirmed(&self) -> Option<Seqno> {
+        self.shared.published.confirmed()
     }
 
     /// This member's identity.
