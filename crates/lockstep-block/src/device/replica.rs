@@ -44,6 +44,8 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
 const WINDOW_MIN: u64 = 4 << 20;
 /// How long to wait before the next try where the device file's disk is full.
 const FULL_RETRY: Duration = Duration::from_secs(1);
+/// How long writes wait for the return of leadership, where only the leader writes.
+const REFUSED_FOR: Duration = Duration::from_secs(15);
 /// The most extents in one answer.
 const EXTENTS_MAX: usize = 2048;
 /// How often an attach tries again whose entry came too late.
@@ -103,6 +105,11 @@ pub trait Log: Send + Sync + 'static {
     /// Whether entries of this member may be refused although there is a majority, and why, for people: under a weak policy
     /// only the leader writes.
     fn refusal(&self) -> Option<String>;
+
+    /// How long entries wait while [`Log::refusal`] says why. Then the attachment ends.
+    fn refused_for(&self) -> Duration {
+        REFUSED_FOR
+    }
 
     /// This member.
     fn member(&self) -> MemberId;
@@ -565,6 +572,7 @@ impl<L: Log> Replica<L> {
 
     /// Submits writes that nobody flushes, and sends again what was lost. Returns after [`Replica::close`].
     pub fn submit_in_background(&self) {
+        let mut refused_since: Option<Instant> = None;
         let mut state = self.lock();
         while !state.closing {
             let waited = self.0.work.wait_timeout(state, SUBMIT_LOOK);
@@ -573,9 +581,25 @@ impl<L: Log> Replica<L> {
             if is_full || state.dirty_since.is_some_and(|since| since.elapsed() >= DIRTY_MAX) {
                 state.seal(&(0..u64::MAX));
             }
+            let waits = state.overlay.dirty() > 0
+                || state.session.as_ref().is_some_and(|session| session.uncommitted() > 0);
             drop(state);
-            let live = self.0.log.is_live() && self.0.log.refusal().is_none();
+            let is_live = self.0.log.is_live();
+            let refusal = self.0.log.refusal();
+            let live = is_live && refusal.is_none();
             let mut locked = self.lock();
+            match refusal.filter(|_| is_live && waits) {
+                None => refused_since = None,
+                Some(text) => {
+                    let since = *refused_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.0.log.refused_for() {
+                        locked.fail_session(format!(
+                            "leadership has moved to another member, and did not come back in time: this attachment has ended, and \
+                             writes that were not flushed may be lost. {text}"
+                        ));
+                    }
+                }
+            }
             if let Some(session) = &mut locked.session {
                 session.go_back_if_due(Instant::now(), live);
             }
@@ -637,6 +661,45 @@ impl<L: Log> Replica<L> {
         }
     }
 
+    /// Whether [`Replica::promote`] would be refused, whichever member leads: before leadership moves here.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub async fn may_promote(&self, force: bool) -> Result<(), String> {
+        self.until_caught_up().await?;
+        self.check_promotion(&self.lock(), force)
+    }
+
+    fn check_promotion(&self, state: &State, force: bool) -> Result<(), String> {
+        if state.attachments.size() == 0 {
+            return Err(NO_SIZE.into());
+        }
+        if let Some(session) = &state.session
+            && session.failure().is_none()
+            && session.connections() > 0
+            && !force
+        {
+            return Err(format!(
+                "{} is attached here in epoch {}: a promotion ends that attachment. Disconnect the client first, or give \
+                 --force",
+                session.peer(),
+                session.epoch()
+            ));
+        }
+        if let Holder::Attached { member, peer, .. } = state.attachments.holder()
+            && *member != self.0.log.member()
+            && self.0.log.is_connected(member)
+            && !force
+        {
+            let name = self.0.log.name_of(member);
+            return Err(format!(
+                "{peer} is attached to {name}, and {name} is connected: a promotion ends that attachment. Disconnect the \
+                 client first, or give --force"
+            ));
+        }
+        Ok(())
+    }
+
     /// Makes this member the primary of a new epoch, and returns it. `force`: also if that ends an attachment in use.
     ///
     /// # Errors
@@ -646,32 +709,7 @@ impl<L: Log> Replica<L> {
         for _ in 0..ATTACH_TRIES {
             let before = {
                 let mut state = self.lock();
-                if state.attachments.size() == 0 {
-                    return Err(NO_SIZE.into());
-                }
-                if let Some(session) = &state.session
-                    && session.failure().is_none()
-                    && session.connections() > 0
-                    && !force
-                {
-                    return Err(format!(
-                        "{} is attached here in epoch {}: a promotion ends that attachment. Disconnect the client first, or give \
-                         --force",
-                        session.peer(),
-                        session.epoch()
-                    ));
-                }
-                if let Holder::Attached { member, peer, .. } = state.attachments.holder()
-                    && *member != self.0.log.member()
-                    && self.0.log.is_connected(member)
-                    && !force
-                {
-                    let name = self.0.log.name_of(member);
-                    return Err(format!(
-                        "{peer} is attached to {name}, and {name} is connected: a promotion ends that attachment. Disconnect the \
-                         client first, or give --force"
-                    ));
-                }
+                self.check_promotion(&state, force)?;
                 if let Some(text) = self.0.log.refusal() {
                     return Err(text);
                 }

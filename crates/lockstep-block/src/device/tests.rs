@@ -22,6 +22,8 @@ struct Wire {
     committed: Mutex<Vec<(MemberId, Bytes)>>,
     /// Nothing is committed, and nobody has a majority.
     cut: AtomicBool,
+    /// Leadership is elsewhere, and only the leader writes.
+    moved: AtomicBool,
     /// How long a confirmation counts, ms.
     confirmed_for: AtomicI64,
     /// Every so many entries one is lost; 0: none.
@@ -63,7 +65,11 @@ impl Log for MemoryLog {
     }
 
     fn refusal(&self) -> Option<String> {
-        None
+        self.wire.moved.load(Ordering::SeqCst).then(|| "n2 leads".to_owned())
+    }
+
+    fn refused_for(&self) -> Duration {
+        Duration::from_millis(300)
     }
 
     fn member(&self) -> MemberId {
@@ -583,4 +589,38 @@ fn promoted_member_takes_no_client_while_the_one_before_may_answer() {
     let epoch = group.promote(1, false).unwrap();
     group.attach(1, &format!("disk@{epoch}")).unwrap();
     assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+}
+
+#[test]
+fn flush_fails_when_leadership_stays_elsewhere() {
+    let mut group = Group::new("moved", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    group.wire.moved.store(true, Ordering::SeqCst);
+    // Nothing is refused while nothing waits.
+    std::thread::sleep(Duration::from_millis(600));
+    group.wire.moved.store(false, Ordering::SeqCst);
+    group.write(&client, 0, 2, 512);
+    group.flush(&client);
+    group.wire.moved.store(true, Ordering::SeqCst);
+    group.write(&client, 0, 3, 512);
+    // The log takes nothing of this member.
+    let flushing = client.0.clone();
+    let flush = group.runtime.spawn(async move { flushing.flush().await });
+    let failed = group.runtime.block_on(flush).unwrap().unwrap_err();
+    assert!(failed.to_string().contains("leadership has moved"), "{failed}");
+}
+
+#[test]
+fn promotion_is_checked_before_leadership_moves() {
+    let mut group = Group::new("dry", 2);
+    let client = group.attach(0, "disk").unwrap();
+    let replica = group.replica(0);
+    let (asked, forced) = (replica.clone(), replica);
+    let refused = group.run(async move { asked.may_promote(false).await }).unwrap_err();
+    assert!(refused.contains("--force"), "{refused}");
+    assert_eq!(group.run(async move { forced.may_promote(true).await }), Ok(()));
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
 }
