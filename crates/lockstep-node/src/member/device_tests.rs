@@ -154,3 +154,17 @@ fn member_with_a_database_is_refused_and_an_arbitrator_is_not() {
     assert!(matches!(&refused, Admission::OtherKind(text) if text.contains("db1")), "{refused:?}");
     assert_eq!(member.admit(&Hello { device: false, arbitrator: true, ..other }), Admission::Welcome);
 }
+
+#[test]
+fn deliveries_reach_what_is_confirmed() {
+    let mut lab = lab(3);
+    for at in [0, 1, 2] {
+        let _notices = submit(&mut lab, at);
+        lab.run(1_000_000);
+        for (at, node) in lab.nodes.iter().enumerate() {
+            let confirmed = node.member.delivery.confirmations.last().map(|last| last.seqno);
+            let taken = node.applied.last().map(|(seqno, _)| *seqno);
+            assert!(confirmed.is_some() && confirmed <= taken, "n{}: {confirmed:?}, {taken:?}", at + 1);
+        }
+    }
+}
