@@ -30,6 +30,7 @@ fn hellos() {
         wants_vote: true,
         arbitrator: false,
         donates: true,
+        device: false,
     };
     let test = |input: &[u8]| {
         let decoded = Hello::from_bytes(Bytes::copy_from_slice(input));

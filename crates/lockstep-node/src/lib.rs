@@ -35,6 +35,7 @@ mod wire;
 pub use api::*;
 pub use applier_pool::{Done, Spent};
 pub use io::links::DEFAULT_PORT;
+pub use io::liveness::LIVE_FOR;
 pub use io::node::{CausalError, MAX_WRITESET, Node};
 pub use lockstep_core as core;
 pub use lockstep_log as log;

@@ -359,6 +359,7 @@ mod tests {
                 wants_vote: true,
                 arbitrator: false,
                 donates: true,
+                device: false,
             };
             let net = lockstep_net::Config::new("my cluster", hello.to_bytes(), 2);
             let mut reactor = Reactor::new(net).unwrap();

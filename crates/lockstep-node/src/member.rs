@@ -21,6 +21,8 @@ mod leadership;
 mod log_reads;
 mod log_retention;
 mod membership;
+pub(crate) use delivery::confirmations::Confirmation;
+pub(crate) use membership::branch;
 mod outbox;
 #[cfg(test)]
 mod reader_tests;
@@ -32,6 +34,7 @@ mod unreadable;
 
 use crate::api::{Delivery, FrontEnd, Level, LocalState, Tuning};
 use crate::effect::{Effect, ReadFor, ReadRequest};
+use crate::io::liveness::since_boot;
 use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
 use admin::commits::Commits;
@@ -174,6 +177,9 @@ impl Member {
         if self.ctx.connection.is_primary() {
             at = at.min(self.delivery.statement_results.deadline());
         }
+        if self.confirms() {
+            at = at.min(self.delivery.confirmations.deadline());
+        }
         if self.ctx.raft.is_leader() {
             at = at.min(self.roster.leader_tasks.deadline());
         }
@@ -201,9 +207,18 @@ impl Member {
     pub(crate) fn round(&mut self, room: bool) {
         self.inform_raft();
         self.append_control_entries();
+        if self.confirms() {
+            self.delivery.confirmations.ask(&mut self.ctx.raft, self.ctx.now, since_boot);
+        }
         self.drain_all();
+        self.delivery.confirmations.step(&self.ctx.raft);
         self.deliver_entries(room);
         self.answer_and_report();
+    }
+
+    /// Whether the front end must know since when its state is the present one.
+    fn confirms(&self) -> bool {
+        self.ctx.front_end == FrontEnd::Device && self.ctx.connection.is_primary()
     }
 
     /// Tells Raft what has changed here: time, pieces of large write-sets, the database's progress.

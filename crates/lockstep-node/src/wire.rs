@@ -1,6 +1,6 @@
 //! Node messages beside the Raft protocol: introductions, health, and state transfers.
 
-use crate::api::{LocalState, NodeConfig};
+use crate::api::{FrontEnd, LocalState, NodeConfig};
 use crate::policy_request::PolicyRequest;
 use bytes::Bytes;
 use lockstep_core::branch::PARENTS_KEPT;
@@ -56,10 +56,14 @@ pub struct Hello {
     pub arbitrator: bool,
     /// Whether the member may be chosen to copy its state.
     pub donates: bool,
+    /// Whether the member keeps a copy of a device: its entries are nothing to a database, and a database's nothing to it.
+    pub device: bool,
 }
 
 /// The introduction's flag of a member that never copies its state.
 const DOES_NOT_DONATE: u8 = 1;
+/// The introduction's flag of a member with a copy of a device. Older builds ignore it.
+const DEVICE: u8 = 2;
 
 impl Hello {
     /// The introduction of a member without a log: identity and configuration only.
@@ -80,6 +84,7 @@ impl Hello {
             wants_vote: config.wants_vote,
             arbitrator: !config.front_end.keeps_data(),
             donates: config.donates,
+            device: config.front_end == FrontEnd::Device,
         }
     }
 
@@ -101,6 +106,7 @@ impl Hello {
             wants_vote,
             arbitrator,
             donates,
+            device,
         } = self;
         debug_assert!(
             forks.is_empty() || forks.len() == parents.len(),
@@ -119,7 +125,8 @@ impl Hello {
         w.bool(*wants_vote);
         w.bool(*arbitrator);
         w.raw(&log_id.0);
-        if !parents.is_empty() || !donates {
+        let flags = if *donates { 0 } else { DOES_NOT_DONATE } | if *device { DEVICE } else { 0 };
+        if !parents.is_empty() || flags != 0 {
             w.u8(parents.len() as u8);
             for (history, log_id) in parents {
                 w.raw(&history.0);
@@ -130,8 +137,8 @@ impl Hello {
                 w.u64(*term);
             }
         }
-        if !donates {
-            w.u8(DOES_NOT_DONATE);
+        if flags != 0 {
+            w.u8(flags);
         }
         w.into_bytes()
     }
@@ -158,6 +165,7 @@ impl Hello {
             wants_vote: r.bool()?,
             arbitrator: r.bool()?,
             donates: true,
+            device: false,
         };
         if r.remaining() >= 16 {
             hello.log_id = Uuid(r.array()?);
@@ -173,7 +181,9 @@ impl Hello {
                 }
             }
             if count <= PARENTS_KEPT && r.remaining() > 0 {
-                hello.donates = r.u8()? & DOES_NOT_DONATE == 0;
+                let flags = r.u8()?;
+                hello.donates = flags & DOES_NOT_DONATE == 0;
+                hello.device = flags & DEVICE != 0;
             }
         }
         let longest = hello.name.len().max(hello.address.len()).max(hello.incoming.len());
@@ -592,12 +602,16 @@ mod tests {
             wants_vote: true,
             arbitrator: false,
             donates: true,
+            device: false,
         };
         let branched = Hello { parents: vec![(id(5), id(6))], forks: vec![(7, 8)], ..plain.clone() };
         for hello in [plain, branched] {
             assert_eq!(Hello::from_bytes(hello.to_bytes()).as_ref(), Ok(&hello));
             let stateless = Hello { donates: false, ..hello.clone() };
             assert_eq!(Hello::from_bytes(stateless.to_bytes()).as_ref(), Ok(&stateless));
+            let device = Hello { device: true, ..hello.clone() };
+            assert_eq!(Hello::from_bytes(device.to_bytes()).as_ref(), Ok(&device));
+            assert!(device.to_bytes().starts_with(&hello.to_bytes()));
             // All that older builds read comes first.
             assert!(stateless.to_bytes().starts_with(&hello.to_bytes()));
         }

@@ -150,6 +150,7 @@ pub(crate) fn run(args: ArbitratorArgs) -> Result<ExitCode, String> {
     let role = Role {
         front_end: FrontEnd::Nothing,
         position: Gtid::UNDEFINED,
+        log: lockstep_node::core::Uuid::NIL,
         hooks: Hooks::default(),
         take: finish_deliveries,
     };

@@ -216,6 +216,8 @@ pub(crate) struct Role<T> {
     pub(crate) front_end: FrontEnd,
     /// The position from which it takes the log's entries; undefined: none yet.
     pub(crate) position: Gtid,
+    /// The id of the log with which it reached the position; nil if unknown.
+    pub(crate) log: Uuid,
     /// See [`Hooks`].
     pub(crate) hooks: Hooks,
     /// Takes the deliveries, on a thread of its own, until they end.
@@ -236,7 +238,7 @@ pub(crate) fn run<T>(
 where
     T: FnOnce(&Node) -> End + Send + 'static,
 {
-    let Role { front_end, position, hooks, take } = role;
+    let Role { front_end, position, log: reached_with, hooks, take } = role;
     let Hooks { stats, status, reload, before_leave } = hooks;
     for note in plan.options.notes() {
         log.write(if note.warn { Level::Warn } else { Level::Info }, &note.text);
@@ -289,7 +291,7 @@ where
         peers: plan.peers.iter().map(ToString::to_string).collect(),
         bootstrap: plan.founds,
         position,
-        log: Uuid::NIL,
+        log: reached_with,
         by_donor: false,
         in_doubt: None,
         timeout,

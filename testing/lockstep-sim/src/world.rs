@@ -178,6 +178,7 @@ impl World {
                     wants_vote: at < profile.voters || at >= members,
                     arbitrator: settings.arbitrates(at),
                     donates: true,
+                    device: false,
                 };
                 let disk = MemDisk::new();
                 disk.set_sector_bytes(profile.sector_bytes);

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const IMAGE: &str = "device.img";
 /// The name of the file with its position.
 const STATE: &str = "device.state";
-const STATE_MAGIC: &[u8; 8] = b"LSBLK\0\0\x01";
+const STATE_MAGIC: &[u8; 8] = b"LSBLK\0\0\x02";
 /// The longest state file.
 const STATE_MAX: u64 = 64 << 10;
 /// Zeroes are written so many at a time where the file system cannot make them.
@@ -26,6 +26,8 @@ const ZEROES: usize = 1 << 20;
 pub struct Position {
     /// Every entry up to this one is in the file. Later ones may be, in part.
     pub gtid: Gtid,
+    /// The id of the log with which the file reached it; nil if unknown.
+    pub log: Uuid,
     /// The attachments as of this entry.
     pub attachments: Attachments,
     /// Whether the file is a copy at all: not while another member's state is being copied to it.
@@ -38,6 +40,7 @@ impl Position {
         w.raw(STATE_MAGIC);
         w.raw(&self.gtid.uuid.0);
         w.i64(self.gtid.seqno);
+        w.raw(&self.log.0);
         w.bool(self.whole);
         self.attachments.encode(&mut w);
         let mut bytes = w.into_bytes().to_vec();
@@ -59,10 +62,11 @@ impl Position {
             return Err(DecodeError::Invalid("version"));
         }
         let gtid = Gtid { uuid: Uuid(r.array()?), seqno: r.i64()? };
+        let log = Uuid(r.array()?);
         let whole = r.bool()?;
         let attachments = Attachments::decode(&mut r)?;
         match r.take(1) {
-            Err(_) => Ok(Position { gtid, attachments, whole }),
+            Err(_) => Ok(Position { gtid, log, attachments, whole }),
             Ok(_) => Err(DecodeError::Trailing),
         }
     }
@@ -132,8 +136,12 @@ impl DeviceFile {
                 ));
             }
             None => {
-                let position =
-                    Position { gtid: Gtid::UNDEFINED, attachments: Attachments::default(), whole: true };
+                let position = Position {
+                    gtid: Gtid::UNDEFINED,
+                    log: Uuid::NIL,
+                    attachments: Attachments::default(),
+                    whole: true,
+                };
                 device.save(&position).map_err(|e| fails("write", &state, &e))?;
                 position
             }
@@ -273,6 +281,7 @@ mod tests {
     fn position(seqno: i64) -> Position {
         Position {
             gtid: Gtid { uuid: Uuid([4; 16]), seqno },
+            log: Uuid([5; 16]),
             attachments: Attachments::default(),
             whole: true,
         }

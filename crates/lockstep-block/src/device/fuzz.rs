@@ -26,6 +26,7 @@ fn device_entries() {
 #[test]
 fn device_positions() {
     let sample = Position {
+        log: lockstep_core::Uuid([8; 16]),
         gtid: Gtid { uuid: Uuid([3; 16]), seqno: 9 },
         attachments: Attachments::default(),
         whole: true,

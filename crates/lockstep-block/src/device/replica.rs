@@ -44,6 +44,8 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
 const WINDOW_MIN: u64 = 4 << 20;
 /// How long to wait before the next try where the device file's disk is full.
 const FULL_RETRY: Duration = Duration::from_secs(1);
+/// How long writes wait for the return of leadership, where only the leader writes.
+const REFUSED_FOR: Duration = Duration::from_secs(15);
 /// The most extents in one answer.
 const EXTENTS_MAX: usize = 2048;
 /// How often an attach tries again whose entry came too late.
@@ -87,12 +89,27 @@ pub trait Log: Send + Sync + 'static {
     /// The device file has everything up to this seqno, durably.
     fn finished(&self, seqno: Seqno);
 
-    /// Whether a majority has answered lately, so that no other member can have become the primary without it.
-    fn is_live(&self) -> bool;
+    /// A copy with every entry up to this seqno has all that was committed [`Log::confirmed_for`] ago. `None`: that is not known,
+    /// because no majority has answered lately.
+    fn confirmed(&self) -> Option<Seqno>;
+
+    /// The longest time for which a confirmation counts on any member, with what clocks differ. A promoted member takes no client
+    /// before: until then, the primary before it may answer.
+    fn confirmed_for(&self) -> Duration;
+
+    /// Whether a majority has answered lately.
+    fn is_live(&self) -> bool {
+        self.confirmed().is_some()
+    }
 
     /// Whether entries of this member may be refused although there is a majority, and why, for people: under a weak policy
     /// only the leader writes.
     fn refusal(&self) -> Option<String>;
+
+    /// How long entries wait while [`Log::refusal`] says why. Then the attachment ends.
+    fn refused_for(&self) -> Duration {
+        REFUSED_FOR
+    }
 
     /// This member.
     fn member(&self) -> MemberId;
@@ -156,6 +173,8 @@ struct State {
     overlay: Overlay,
     attachments: Attachments,
     history: Uuid,
+    /// The log's id; nil if unknown.
+    log_id: Uuid,
     delivered: Seqno,
     written: Seqno,
     session: Option<Session>,
@@ -167,6 +186,8 @@ struct State {
     /// Acknowledgements that count once everything up to a seqno was taken.
     early: Vec<(Tag, Seqno)>,
     trouble: Option<String>,
+    /// When the last promotion was delivered here, or when this process began.
+    promoted_at: Instant,
     /// The log's end has been reached once: before, the state is one of long ago.
     caught_up: bool,
     closing: bool,
@@ -286,6 +307,7 @@ impl<L: Log> Replica<L> {
             overlay: Overlay::default(),
             attachments: position.attachments,
             history: position.gtid.uuid,
+            log_id: position.log,
             delivered: position.gtid.seqno,
             written: position.gtid.seqno,
             session: None,
@@ -294,6 +316,7 @@ impl<L: Log> Replica<L> {
             unwritten_since: None,
             early: Vec::new(),
             trouble: None,
+            promoted_at: Instant::now(),
             caught_up: false,
             closing: false,
         };
@@ -352,22 +375,35 @@ impl<L: Log> Replica<L> {
 
 /// From the log.
 impl<L: Log> Replica<L> {
-    /// The member is in the log of this history.
+    /// The member is in this log. `in_present_history` translates a position from before a branch that this member founded.
     ///
     /// # Errors
     /// The device is of another one: a text for people.
-    pub fn connected(&self, history: Uuid) -> Result<(), String> {
+    pub fn connected(
+        &self,
+        history: Uuid,
+        log_id: Uuid,
+        in_present_history: impl FnOnce(Gtid) -> Gtid,
+    ) -> Result<(), String> {
         let mut state = self.lock();
-        if state.history.is_nil() {
-            state.history = history;
-        }
-        if state.history != history {
+        let own = Gtid { uuid: state.history, seqno: state.delivered };
+        if !own.uuid.is_nil() && in_present_history(own).uuid != history {
             return Err(format!(
-                "the log's history is {history}, and the device file's {}: a branch was founded (lockstep bootstrap), or another \
-                 group has this name. Start this member with an empty directory",
-                state.history
+                "the log's history is {history}, and the device file's {}: a branch was founded (lockstep bootstrap) on another \
+                 member, or another group has this name. If the data of this log count, set this member's directory aside, and \
+                 start it with a new one: it copies the device by the log. Keep the old directory: it may have writes that the \
+                 log lacks",
+                own.uuid
             ));
         }
+        if own.uuid == history && state.log_id != log_id && !state.log_id.is_nil() {
+            return Err(format!(
+                "the log's id is {log_id}, and the device file belongs to log {}: another group was founded with the same data. Set \
+                 this member's directory aside, and start it with a new one, or start it in its own group",
+                state.log_id
+            ));
+        }
+        (state.history, state.log_id) = (history, log_id);
         Ok(())
     }
 
@@ -435,6 +471,9 @@ impl<L: Log> Replica<L> {
         }
         let now = Instant::now();
         let effect = state.attachments.take(origin, &entry);
+        if let (Effect::Accepted(_), Entry::Promote { .. }) = (&effect, &entry) {
+            state.promoted_at = now;
+        }
         match (&effect, entry) {
             (Effect::Writes, Entry::Writes { epoch, number, runs, .. }) => {
                 let State { session, overlay, .. } = &mut *state;
@@ -583,6 +622,7 @@ impl<L: Log> Replica<L> {
     /// closes the replica.
     pub fn submit_in_background(&self) {
         let _closes = Closes(self);
+        let mut refused_since: Option<Instant> = None;
         let mut state = self.lock();
         while !state.closing {
             let waited = self.0.work.wait_timeout(state, SUBMIT_LOOK);
@@ -591,10 +631,26 @@ impl<L: Log> Replica<L> {
             if is_full || state.dirty_since.is_some_and(|since| since.elapsed() >= DIRTY_MAX) {
                 state.seal(&(0..u64::MAX));
             }
+            let waits = state.overlay.dirty() > 0
+                || state.session.as_ref().is_some_and(|session| session.uncommitted() > 0);
             drop(state);
-            let live = self.0.log.is_live() && self.0.log.refusal().is_none();
+            let is_live = self.0.log.is_live();
+            let refusal = self.0.log.refusal();
+            let live = is_live && refusal.is_none();
             let mut locked = self.lock();
             let mut detach = None;
+            match refusal.filter(|_| is_live && waits) {
+                None => refused_since = None,
+                Some(text) => {
+                    let since = *refused_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.0.log.refused_for() {
+                        locked.fail_session(format!(
+                            "leadership has moved to another member, and did not come back in time: this attachment has ended, and \
+                             writes that were not flushed may be lost. {text}"
+                        ));
+                    }
+                }
+            }
             if let Some(session) = &mut locked.session {
                 session.go_back_if_due(Instant::now(), live);
                 detach = session.detach_to_send(Instant::now());
@@ -661,6 +717,45 @@ impl<L: Log> Replica<L> {
         }
     }
 
+    /// Whether [`Replica::promote`] would be refused, whichever member leads: before leadership moves here.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub async fn may_promote(&self, force: bool) -> Result<(), String> {
+        self.until_caught_up().await?;
+        self.check_promotion(&self.lock(), force)
+    }
+
+    fn check_promotion(&self, state: &State, force: bool) -> Result<(), String> {
+        if state.attachments.size() == 0 {
+            return Err(NO_SIZE.into());
+        }
+        if let Some(session) = &state.session
+            && session.failure().is_none()
+            && session.connections() > 0
+            && !force
+        {
+            return Err(format!(
+                "{} is attached here in epoch {}: a promotion ends that attachment. Disconnect the client first, or give \
+                 --force",
+                session.peer(),
+                session.epoch()
+            ));
+        }
+        if let Holder::Attached { member, peer, .. } = state.attachments.holder()
+            && *member != self.0.log.member()
+            && self.0.log.is_connected(member)
+            && !force
+        {
+            let name = self.0.log.name_of(member);
+            return Err(format!(
+                "{peer} is attached to {name}, and {name} is connected: a promotion ends that attachment. Disconnect the \
+                 client first, or give --force"
+            ));
+        }
+        Ok(())
+    }
+
     /// Makes this member the primary of a new epoch, and returns it. `force`: also if that ends an attachment in use.
     ///
     /// # Errors
@@ -670,32 +765,7 @@ impl<L: Log> Replica<L> {
         for _ in 0..ATTACH_TRIES {
             let before = {
                 let state = self.lock();
-                if state.attachments.size() == 0 {
-                    return Err(NO_SIZE.into());
-                }
-                if let Some(session) = &state.session
-                    && session.failure().is_none()
-                    && session.connections() > 0
-                    && !force
-                {
-                    return Err(format!(
-                        "{} is attached here in epoch {}: a promotion ends that attachment. Disconnect the client first, or give \
-                         --force",
-                        session.peer(),
-                        session.epoch()
-                    ));
-                }
-                if let Holder::Attached { member, peer, .. } = state.attachments.holder()
-                    && *member != self.0.log.member()
-                    && self.0.log.is_connected(member)
-                    && !force
-                {
-                    let name = self.0.log.name_of(member);
-                    return Err(format!(
-                        "{peer} is attached to {name}, and {name} is connected: a promotion ends that attachment. Disconnect the \
-                         client first, or give --force"
-                    ));
-                }
+                self.check_promotion(&state, force)?;
                 if let Some(text) = self.0.log.refusal() {
                     return Err(text);
                 }
@@ -789,7 +859,8 @@ impl<L: Log> Replica<L> {
         }
         let batch = state.overlay.begin_write_back();
         let gtid = Gtid { uuid: state.history, seqno: state.delivered };
-        let position = Position { gtid, attachments: state.attachments.clone(), whole: true };
+        let position =
+            Position { gtid, log: state.log_id, attachments: state.attachments.clone(), whole: true };
         drop(state);
         // Also without runs: the file may have grown.
         self.until_it_fits(|file| file.write(&batch))?;
@@ -893,7 +964,7 @@ enum Way {
     Join(u64),
     /// An attachment begins.
     Begin { before: u64, promoted: bool },
-    /// The last client is leaving.
+    /// The last client is leaving, or the primary before a promotion may still answer.
     Wait,
 }
 
@@ -978,6 +1049,8 @@ impl<L: Log> Replica<L> {
         };
         match log.refusal() {
             Some(text) => refuse(text),
+            // The primary before may still answer reads, and writes that nobody has flushed.
+            None if promoted && state.promoted_at.elapsed() < log.confirmed_for() => Ok(Way::Wait),
             None => Ok(Way::Begin { before: epoch, promoted }),
         }
     }
@@ -1061,13 +1134,20 @@ impl<L: Log> ReplicaAttachment<L> {
         self.until(ready).await
     }
 
-    /// Holds a reply while there is no majority: another member may have become the primary.
+    /// Holds a reply until this copy is known to have what was committed lately: another member may have become the primary. The
+    /// entry that says so must have been taken, so the session is looked at last.
     async fn hold(&self) -> Result<(), IoError> {
-        while !self.shared().log.is_live() {
-            self.replica.lock().session(self.epoch)?;
+        loop {
+            let confirmed = self.shared().log.confirmed();
+            {
+                let mut state = self.replica.lock();
+                state.session(self.epoch)?;
+                if confirmed.is_some_and(|seqno| state.delivered >= seqno) {
+                    return Ok(());
+                }
+            }
             tokio::time::sleep(HOLD_LOOK).await;
         }
-        self.replica.lock().session(self.epoch).map(|_| ())
     }
 
     fn range(&self, offset: u64, length: u64) -> Result<Range<u64>, IoError> {

@@ -24,6 +24,10 @@ struct Wire {
     committed: Mutex<Vec<(MemberId, Bytes)>>,
     /// Nothing is committed, and nobody has a majority.
     cut: AtomicBool,
+    /// Leadership is elsewhere, and only the leader writes.
+    moved: AtomicBool,
+    /// How long a confirmation counts, ms.
+    confirmed_for: AtomicI64,
     /// Every so many entries one is lost; 0: none.
     loses: AtomicI64,
     /// Those, until their origins are told.
@@ -67,12 +71,21 @@ impl Log for MemoryLog {
         self.finished.store(seqno, Ordering::SeqCst);
     }
 
-    fn is_live(&self) -> bool {
-        !self.wire.cut.load(Ordering::SeqCst)
+    fn confirmed(&self) -> Option<Seqno> {
+        let committed = self.wire.committed.lock().unwrap().len() as Seqno;
+        (!self.wire.cut.load(Ordering::SeqCst)).then_some(committed - 1)
+    }
+
+    fn confirmed_for(&self) -> Duration {
+        Duration::from_millis(self.wire.confirmed_for.load(Ordering::SeqCst) as u64)
     }
 
     fn refusal(&self) -> Option<String> {
-        None
+        self.wire.moved.load(Ordering::SeqCst).then(|| "n2 leads".to_owned())
+    }
+
+    fn refused_for(&self) -> Duration {
+        Duration::from_millis(300)
     }
 
     fn member(&self) -> MemberId {
@@ -146,7 +159,7 @@ impl Group {
         let next = (position.gtid.seqno + 1).max(0) as usize;
         let seed = u64::from(std::process::id()) << 32 | next as u64;
         let replica = Replica::new(log, file, position, config, seed);
-        replica.connected(Uuid([9; 16])).unwrap();
+        replica.connected(Uuid([9; 16]), Uuid([9; 16]), |position| position).unwrap();
         let (first, second) = (replica.clone(), replica.clone());
         let threads = vec![
             std::thread::spawn(move || first.submit_in_background()),
@@ -747,4 +760,88 @@ fn random_crashes_lose_no_flushed_write() {
         let images = group.images();
         assert!(images.iter().all(|image| *image == images[0]), "seed {seed}: copies differ");
     }
+}
+
+#[test]
+fn founder_of_a_branch_goes_on_and_others_keep_their_copy() {
+    let mut group = Group::new("branch", 2);
+    let (old, new) = (Uuid([9; 16]), Uuid([10; 16]));
+    let replica = group.replica(0);
+    let moved = |position: lockstep_core::Gtid| lockstep_core::Gtid { uuid: new, ..position };
+    let text = group.replica(1).connected(new, new, |position| position).unwrap_err();
+    assert!(text.contains("set this member's directory aside") && !text.contains("empty"), "{text}");
+    replica.connected(new, new, moved).unwrap();
+    assert!(replica.connected(old, old, |position| position).is_err());
+    assert!(replica.connected(new, old, |position| position).unwrap_err().contains("log's id"));
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    drop(client);
+    drop(replica);
+    group.stop(0);
+    let (_, position) = DeviceFile::open(&group.member_dir(0)).unwrap();
+    assert_eq!((position.gtid.uuid, position.log), (new, new));
+}
+
+#[test]
+fn reply_waits_until_the_copy_has_what_was_committed() {
+    let mut group = Group::new("behind", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    let replica = group.replica(1);
+    // The first member's deliveries stand still meanwhile.
+    let first = group.members[0].take().unwrap();
+    let epoch = group.run(async move { replica.promote(true).await }).unwrap();
+    let reader = client.0.clone();
+    let mut read = group.runtime.spawn(async move { reader.read(0, 512).await });
+    let waited =
+        group.runtime.block_on(async { tokio::time::timeout(Duration::from_millis(300), &mut read).await });
+    assert!(waited.is_err(), "an answer of a primary that does not know of the promotion");
+    group.members[0] = Some(first);
+    assert!(group.run(async move { read.await.unwrap() }).is_err(), "epoch {epoch} has begun");
+}
+
+#[test]
+fn promoted_member_takes_no_client_while_the_one_before_may_answer() {
+    let mut group = Group::new("grace", 2);
+    group.wire.confirmed_for.store(700, Ordering::SeqCst);
+    let began = std::time::Instant::now();
+    let epoch = group.promote(1, false).unwrap();
+    group.attach(1, &format!("disk@{epoch}")).unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+}
+
+#[test]
+fn flush_fails_when_leadership_stays_elsewhere() {
+    let mut group = Group::new("moved", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    group.wire.moved.store(true, Ordering::SeqCst);
+    // Nothing is refused while nothing waits.
+    std::thread::sleep(Duration::from_millis(600));
+    group.wire.moved.store(false, Ordering::SeqCst);
+    group.write(&client, 0, 2, 512);
+    group.flush(&client);
+    group.wire.moved.store(true, Ordering::SeqCst);
+    group.write(&client, 0, 3, 512);
+    // The log takes nothing of this member.
+    let flushing = client.0.clone();
+    let flush = group.runtime.spawn(async move { flushing.flush().await });
+    let failed = group.runtime.block_on(flush).unwrap().unwrap_err();
+    assert!(failed.to_string().contains("leadership has moved"), "{failed}");
+}
+
+#[test]
+fn promotion_is_checked_before_leadership_moves() {
+    let mut group = Group::new("dry", 2);
+    let client = group.attach(0, "disk").unwrap();
+    let replica = group.replica(0);
+    let (asked, forced) = (replica.clone(), replica);
+    let refused = group.run(async move { asked.may_promote(false).await }).unwrap_err();
+    assert!(refused.contains("--force"), "{refused}");
+    assert_eq!(group.run(async move { forced.may_promote(true).await }), Ok(()));
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
 }

@@ -217,7 +217,7 @@ impl Links {
                 let quiet = engine.met_branch(&hello);
                 return if quiet { Arrival::Quiet } else { self.say_refused(engine, hello.id, text) };
             }
-            Admission::Outdated(text) | Admission::Beside(text) => {
+            Admission::Outdated(text) | Admission::Beside(text) | Admission::OtherKind(text) => {
                 reactor.reject(conn, Reason::Busy, &text);
                 return self.say_refused(engine, hello.id, text);
             }

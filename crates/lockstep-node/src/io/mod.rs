@@ -6,7 +6,7 @@ mod front_end_calls;
 mod hung_disk;
 mod inbox;
 pub(crate) mod links;
-mod liveness;
+pub(crate) mod liveness;
 mod log_client;
 mod log_queue;
 mod log_upkeep;

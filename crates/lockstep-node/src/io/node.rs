@@ -467,15 +467,21 @@ impl Node {
         self.shared.published.is_primary()
     }
 
-    /// Whether a majority has answered within the election timeout, by a clock that counts a suspended machine's time. Without
-    /// it, another member may have become the leader.
-    pub fn is_live(&self) -> bool {
-        self.shared.published.is_live()
+    /// For a device: a copy with every entry up to this seqno has all that was committed [`crate::LIVE_FOR`] ago. `None`: that is
+    /// not known, because no majority has answered lately, or this process or its machine was stopped.
+    pub fn confirmed(&self) -> Option<Seqno> {
+        self.shared.published.confirmed()
     }
 
     /// This member's identity.
     pub fn identity(&self) -> Identity {
         self.shared.published.identity()
+    }
+
+    /// The position in the present history, if this member has it from before a branch that it founded (`lockstep bootstrap`);
+    /// otherwise as it is.
+    pub fn in_present_history(&self, position: Gtid) -> Gtid {
+        self.shared.published.in_present_history(position)
     }
 
     /// The history of the own log; nil while there is none.

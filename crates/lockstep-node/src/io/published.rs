@@ -2,12 +2,12 @@
 
 use crate::api::{Identity, LocalState};
 use crate::io::liveness::Liveness;
+use crate::member::{Confirmation, branch};
 use crate::status::Status;
 use lockstep_core::policy::Policy;
 use lockstep_core::{Gtid, SEQNO_UNDEFINED, Seqno, Uuid};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// The state after a round.
 pub(crate) struct RoundState {
@@ -22,10 +22,8 @@ pub(crate) struct RoundState {
     /// The time between two own submissions (`apply.pace`), ns.
     pub(crate) pace: u64,
     pub(crate) policy: Policy,
-    /// The time since boot, if there is a majority.
-    pub(crate) live_at: Option<Duration>,
-    /// How long that counts.
-    pub(crate) live_for: Duration,
+    /// For a device: since when its state is the present one.
+    pub(crate) confirmation: Option<Confirmation>,
 }
 
 /// The published state. Its locks are held for a few instructions each.
@@ -39,12 +37,12 @@ pub(crate) struct Published {
     pace: AtomicU64,
     policy: Mutex<Policy>,
     liveness: Liveness,
-    /// How long an answer of a majority counts, µs.
-    live_for: AtomicU64,
     cert_keys: AtomicU64,
     cert_window: AtomicU64,
     identity: Mutex<Identity>,
     histories: Vec<Uuid>,
+    /// See [`branch::own_forks`].
+    forks: Mutex<Vec<Gtid>>,
     status: Mutex<Arc<Status>>,
 }
 
@@ -76,11 +74,11 @@ impl Published {
             pace: AtomicU64::new(0),
             policy: Mutex::new(policy),
             liveness: Liveness::default(),
-            live_for: AtomicU64::new(0),
             cert_keys: AtomicU64::new(0),
             cert_window: AtomicU64::new(0),
             identity: Mutex::new(identity),
             histories,
+            forks: Mutex::default(),
             status: Mutex::new(Arc::new(Status::default())),
         }
     }
@@ -95,14 +93,13 @@ impl Published {
         self.held_back.store(round.held_back, Ordering::Release);
         self.pace.store(round.pace, Ordering::Relaxed);
         self.set_policy(round.policy);
-        self.live_for.store(round.live_for.as_micros() as u64, Ordering::Relaxed);
-        self.liveness.note(round.live_at);
+        self.liveness.note(round.confirmation);
         let before = local_state(self.state.swap(round.state as u8, Ordering::AcqRel));
         Some(before).filter(|before| *before != round.state)
     }
 
-    pub(crate) fn is_live(&self) -> bool {
-        self.liveness.within(Duration::from_micros(self.live_for.load(Ordering::Relaxed)))
+    pub(crate) fn confirmed(&self) -> Option<Seqno> {
+        self.liveness.confirmed()
     }
 
     /// `ls-node` has ended.
@@ -122,9 +119,16 @@ impl Published {
         *lock(&self.policy) = policy;
     }
 
-    pub(crate) fn set_history(&self, history: Uuid, log: Uuid) {
+    pub(crate) fn set_history(&self, history: Uuid, log: Uuid, forks: Vec<Gtid>) {
+        // Before the history: a reader that knows that one finds its forks.
+        *lock(&self.forks) = forks;
         let mut identity = lock(&self.identity);
         (identity.history, identity.log) = (history, log);
+    }
+
+    pub(crate) fn in_present_history(&self, position: Gtid) -> Gtid {
+        let history = self.identity().history;
+        branch::translated(&lock(&self.forks), history, position)
     }
 
     pub(crate) fn set_view_uuid(&self, view_uuid: Uuid) {

@@ -1,11 +1,9 @@
 //! When and what `ls-node` publishes: the state after each round, the status a few times a second.
 
 use crate::api::LocalState;
-use crate::io::liveness::Suspensions;
 use crate::io::published::{Published, RoundState};
-use crate::member::Member;
+use crate::member::{Member, branch};
 use lockstep_core::{Micros, Seqno, Uuid};
-use std::time::Duration;
 
 /// How often the published status is made anew.
 const STATUS_PERIOD: Micros = 200_000;
@@ -18,7 +16,6 @@ pub(crate) struct Publisher {
     state_since: Micros,
     /// The state has changed since the last status.
     changed: bool,
-    suspensions: Suspensions,
     /// The published history and log id; nil if there is no log.
     log: (Uuid, Uuid),
 }
@@ -28,10 +25,6 @@ impl Publisher {
     /// member's state has changed.
     pub(crate) fn publish_round(&mut self, now: Micros, member: &Member, to: &Published) -> Option<String> {
         let raft = &member.ctx.raft;
-        let live_for = Duration::from_micros(raft.election_timeout());
-        // Asked in each round: it compares the clocks.
-        let live_at = self.suspensions.confirm(live_for);
-        let live_at = live_at.filter(|_| member.ctx.connection.is_primary() && raft.has_quorum(now));
         let before = to.set_round(&RoundState {
             state: member.local_state(),
             primary: member.ctx.connection.is_primary(),
@@ -41,14 +34,13 @@ impl Publisher {
             held_back: member.ctx.is_held_back(),
             pace: member.delivery.pace.paced().interval_ns(),
             policy: raft.committed_state().policy,
-            live_at,
-            live_for,
+            confirmation: member.delivery.confirmations.last(),
         });
         // The front end names the log in grastate.dat when it gets a view, so it must know the log by then.
         let tail = member.ctx.raft.tail_state();
         if self.log != (tail.history, tail.log_id) {
             self.log = (tail.history, tail.log_id);
-            to.set_history(tail.history, tail.log_id);
+            to.set_history(tail.history, tail.log_id, branch::own_forks(&member.ctx));
         }
         before.map(|before| {
             self.state_since = now;

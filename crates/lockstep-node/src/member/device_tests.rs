@@ -1,17 +1,22 @@
 //! Members that keep a copy of a device.
 
-use super::harness::Lab;
-use crate::api::{FrontEnd, Tuning};
+use super::Admission;
+use super::Member;
+use super::harness::{Lab, args_at, leaderless};
+use crate::api::{ConnectArgs, FrontEnd, NodeError, Tuning};
 use crate::submit::{Notice, Submission};
+use crate::wire::Hello;
 use lockstep_core::policy::PolicyKind;
 use lockstep_core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
-use lockstep_core::{EntryKind, Seqno};
+use lockstep_core::{EntryKind, Gtid, Seqno, Uuid};
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::sync::mpsc::{Receiver, channel};
 
 fn lab(members: usize) -> Lab {
     let mut lab = Lab::empty();
     for at in 0..members {
-        lab.add(&Tuning::default(), |_| {});
+        lab.add(&Tuning::default(), |hello| hello.device = true);
         lab.nodes[at].member.set_front_end(FrontEnd::Device);
         lab.until("it votes", 20_000_000, |lab| {
             lab.nodes[0].member.ctx.raft.membership().voters().count() == at + 1
@@ -79,7 +84,7 @@ fn copy_without_position_begins_with_the_first_entry() {
     let mut lab = lab(2);
     let _notices = submit(&mut lab, 0);
     lab.run(1_000_000);
-    lab.add(&Tuning::default(), |_| {});
+    lab.add(&Tuning::default(), |hello| hello.device = true);
     lab.nodes[2].member.set_front_end(FrontEnd::Device);
     lab.until("it is connected", 20_000_000, |lab| lab.nodes[2].member.delivery.deliverer.is_running());
     lab.run(1_000_000);
@@ -94,4 +99,72 @@ fn entry_that_was_not_sent_is_reported() {
     assert!(!lab.nodes[2].member.ctx.connection.is_primary());
     let notices = submit(&mut lab, 2);
     assert_eq!(notices.try_iter().collect::<Vec<_>>(), [Notice::Lost]);
+}
+
+#[test]
+fn copy_ahead_of_its_log_is_not_taken_for_an_empty_one() {
+    let mut lab = lab(2);
+    let _notices = submit(&mut lab, 0);
+    lab.run(1_000_000);
+    let history = lab.nodes[1].member.ctx.raft.tail_state().history;
+    let before = taken(&lab, 1).len();
+    lab.restart(1, |args| args.position = Gtid { uuid: history, seqno: 1000 });
+    lab.until("it asks for a state", 20_000_000, |lab| lab.logged("the state must be transferred"));
+    assert_eq!(taken(&lab, 1).len(), before, "nothing is written over the copy");
+}
+
+#[test]
+fn empty_copy_does_not_begin_in_a_log_founded_on_data() {
+    let mut lab = Lab::empty();
+    lab.data = (Gtid { uuid: Uuid([5; 16]), seqno: 100 }, Uuid::NIL);
+    lab.add(&Tuning::default(), |hello| hello.device = true);
+    lab.nodes[0].member.set_front_end(FrontEnd::Device);
+    lab.until("it runs", 20_000_000, |lab| lab.nodes[0].member.delivery.deliverer.is_running());
+    lab.data = (Gtid::UNDEFINED, Uuid::NIL);
+    lab.add(&Tuning::default(), |hello| hello.device = true);
+    lab.nodes[1].member.set_front_end(FrontEnd::Device);
+    lab.until("it asks for a state", 20_000_000, |lab| lab.logged("the state must be transferred"));
+}
+
+#[test]
+fn copy_with_a_position_founds_no_new_group() {
+    let mut lab = Lab::empty();
+    lab.add(&Tuning::default(), |hello| hello.device = true);
+    let me = lab.nodes[0].member.ctx.me.clone();
+    let mut member = Member::new(leaderless(), me, Tuning::default(), Arc::new(AtomicI64::new(100)), 0);
+    member.set_front_end(FrontEnd::Device);
+    let position = Gtid { uuid: Uuid([5; 16]), seqno: 100 };
+    let args = ConnectArgs { bootstrap: true, ..args_at(position) };
+    let refused = member.connect(args, Uuid([0x41; 16]), Uuid([0x77; 16]));
+    assert!(
+        matches!(&refused, Err(NodeError::Refused(text)) if text.contains("without --new")),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn member_with_a_database_is_refused_and_an_arbitrator_is_not() {
+    let lab = lab(1);
+    let member = &lab.nodes[0].member;
+    let other =
+        Hello { id: Uuid([9; 16]), view_uuid: Uuid([8; 16]), name: "db1".into(), ..member.ctx.me.clone() };
+    assert_eq!(member.admit(&other), Admission::Welcome);
+    let database = Hello { device: false, ..other.clone() };
+    let refused = member.admit(&database);
+    assert!(matches!(&refused, Admission::OtherKind(text) if text.contains("db1")), "{refused:?}");
+    assert_eq!(member.admit(&Hello { device: false, arbitrator: true, ..other }), Admission::Welcome);
+}
+
+#[test]
+fn deliveries_reach_what_is_confirmed() {
+    let mut lab = lab(3);
+    for at in [0, 1, 2] {
+        let _notices = submit(&mut lab, at);
+        lab.run(1_000_000);
+        for (at, node) in lab.nodes.iter().enumerate() {
+            let confirmed = node.member.delivery.confirmations.last().map(|last| last.seqno);
+            let taken = node.applied.last().map(|(seqno, _)| *seqno);
+            assert!(confirmed.is_some() && confirmed <= taken, "n{}: {confirmed:?}, {taken:?}", at + 1);
+        }
+    }
 }

@@ -246,6 +246,7 @@ impl Lab {
             wants_vote: true,
             arbitrator: false,
             donates: true,
+            device: false,
         };
         change(&mut me);
         let view_uuid = me.view_uuid;

@@ -129,6 +129,7 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
     let role = Role {
         front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
         position,
+        log: lockstep_node::core::Uuid::NIL,
         hooks: hooks(report),
         take: move |node: &Node| {
             let mut copier = copier;

@@ -35,6 +35,13 @@ pub(super) enum Request {
         #[serde(default)]
         force: bool,
     },
+    /// Whether `Promote` would be refused.
+    #[serde(rename = "may_promote")]
+    MayPromote {
+        /// As of `Promote`.
+        #[serde(default)]
+        force: bool,
+    },
     /// The device grows.
     Resize {
         /// Bytes.
@@ -150,6 +157,10 @@ async fn execute(request: Request, replica: &Replica<NodeLog>, connections: &Con
             }
             Err(text) => Answer::failed(text),
         },
+        Request::MayPromote { force } => match replica.may_promote(force).await {
+            Ok(()) => Answer::done("this member may be promoted".into()),
+            Err(text) => Answer::failed(text),
+        },
         Request::Resize { size } => {
             let resized = match options::checked(size) {
                 Ok(size) => replica.resize(size).await,
@@ -213,6 +224,8 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<Request>(text);
         assert_eq!(read(r#"{"command":"promote"}"#).unwrap(), Request::Promote { force: false });
         assert_eq!(read(r#"{"command":"resize","size":4096}"#).unwrap(), Request::Resize { size: 4096 });
+        let dry = read(r#"{"command":"may_promote","force":true}"#).unwrap();
+        assert_eq!(dry, Request::MayPromote { force: true });
         let protocol = read(r#"{"command":"protocol","protocol":"b"}"#).unwrap();
         assert_eq!(protocol, Request::Protocol { protocol: Protocol::B });
         for bad in ["", "{}", r#"{"command":"format"}"#, r#"{"command":"promote","now":true}"#] {

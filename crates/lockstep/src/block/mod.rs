@@ -112,6 +112,8 @@ pub(crate) fn run(args: BlockArgs) -> Result<ExitCode, String> {
             Ok(ExitCode::SUCCESS)
         }
         BlockCommand::Promote(PromoteArgs { at, force }) => {
+            // Under protocols A and B the present primary stops when leadership moves: not for a promotion that is refused.
+            control::ask(&at.dir, &Request::MayPromote { force })?;
             lead(&at.dir)?;
             let answer = control::ask(&at.dir, &Request::Promote { force })?;
             print(&at, &answer)

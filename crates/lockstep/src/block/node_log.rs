@@ -5,8 +5,12 @@ use bytes::Bytes;
 use lockstep_block::device::{Log, NotSent, Notice, NoticeCall};
 use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
 use lockstep_node::core::{EntryKind, MemberId, Seqno};
-use lockstep_node::{Level, Node};
+use lockstep_node::{LIVE_FOR, Level, Node};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The clocks of two members may run apart by this in the time for which a confirmation counts.
+const CLOCKS_DIFFER: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 pub(super) struct NodeLog {
@@ -54,8 +58,12 @@ impl Log for NodeLog {
         self.node.finished(seqno);
     }
 
-    fn is_live(&self) -> bool {
-        self.node.is_live()
+    fn confirmed(&self) -> Option<Seqno> {
+        self.node.confirmed()
+    }
+
+    fn confirmed_for(&self) -> Duration {
+        LIVE_FOR + CLOCKS_DIFFER
     }
 
     fn refusal(&self) -> Option<String> {

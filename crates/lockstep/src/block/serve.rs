@@ -57,7 +57,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let (file, position) = DeviceFile::open(&dir)?;
     if !position.whole {
         return Err(format!(
-            "the device file in {} is half of a copy from another member: remove device.img and device.state, and start again",
+            "the device file in {} is half of a copy from another member: set that directory aside, and start again with a new one",
             dir.display()
         ));
     }
@@ -74,6 +74,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let role = Role {
         front_end: FrontEnd::Device,
         position: position.gtid,
+        log: position.log,
         hooks: hooks(&running, tls),
         take: move |node: &Node| match member.take(node, &lines) {
             Ok(end) => end,
@@ -244,8 +245,8 @@ fn deliver_all(node: &Node, replica: &Replica<NodeLog>, failed: &mpsc::Receiver<
                 }
                 continue;
             }
-            Delivery::Connected(info) => replica.connected(info.gtid.uuid),
-            Delivery::View { info, in_log } => view(replica, info, *in_log),
+            Delivery::Connected(info) => connected(node, replica, info),
+            Delivery::View { info, in_log } => view(node, replica, info, *in_log),
             Delivery::Synced => {
                 replica.caught_up();
                 Ok(())
@@ -273,11 +274,20 @@ const STATE_NEEDED: &str = "the members' logs do not continue this copy: it was 
                             another member by itself. Stop one other member, empty this member's directory, copy device.img and \
                             device.state of the stopped one into it, and start both";
 
-fn view(replica: &Replica<NodeLog>, info: &ViewInfo, in_log: bool) -> Result<(), String> {
+fn connected(node: &Node, replica: &Replica<NodeLog>, info: &ViewInfo) -> Result<(), String> {
+    let log = node.identity();
+    // Older views of the log may be of the branch before.
+    if info.gtid.uuid != log.history {
+        return Ok(());
+    }
+    replica.connected(log.history, log.log, |position| node.in_present_history(position))
+}
+
+fn view(node: &Node, replica: &Replica<NodeLog>, info: &ViewInfo, in_log: bool) -> Result<(), String> {
     if info.status != ViewStatus::Primary {
         return Ok(());
     }
-    replica.connected(info.gtid.uuid)?;
+    connected(node, replica, info)?;
     if in_log {
         replica.pass(info.gtid.seqno);
     }

@@ -4,6 +4,7 @@ pub(in crate::member) mod answer_check;
 pub(in crate::member) mod apply_hold;
 pub(in crate::member) mod causal_reads;
 pub(in crate::member) mod clocks;
+pub(crate) mod confirmations;
 pub(in crate::member) mod deliverer;
 pub(in crate::member) mod finished;
 pub(in crate::member) mod lag;
@@ -23,6 +24,7 @@ use apply_hold::ApplyHolds;
 use bytes::Bytes;
 use causal_reads::CausalReads;
 use clocks::Clocks;
+use confirmations::Confirmations;
 use deliverer::{Deliverer, Receivers};
 use lag::CatchUp;
 use lockstep_core::{EntryKind, Seqno, writeset};
@@ -42,6 +44,8 @@ pub(crate) struct Delivery {
     pub(in crate::member) answer_check: AnswerCheck,
     /// Causal reads under way.
     pub(in crate::member) causal_reads: CausalReads,
+    /// For a device: since when its state is the present one.
+    pub(crate) confirmations: Confirmations,
     /// Apply holds, and the permitted parallelism.
     pub(crate) apply_holds: ApplyHolds,
     /// The difference of the leader's clock.

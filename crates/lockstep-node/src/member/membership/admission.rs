@@ -17,6 +17,8 @@ pub(crate) enum Admission {
     OtherLog(String),
     /// This member has no log yet, and is connected to a peer with another log.
     Beside(String),
+    /// The peer's data are of another kind: a database's beside a device's.
+    OtherKind(String),
     /// The same identity is connected from elsewhere.
     SameIdentity(String),
 }

@@ -249,11 +249,21 @@ fn is_position_of_log(ctx: &Context, position: Gtid) -> bool {
 /// Translates the position into the log's present history: the founder of a branch may have a database from before
 /// it. Other members' databases may have gone on with the old branch.
 pub(in crate::member) fn in_present_history(ctx: &Context, position: Gtid) -> Gtid {
-    let tail = ctx.raft.tail_state();
+    translated(&own_forks(ctx), ctx.raft.tail_state().history, position)
+}
+
+/// The last positions that this member's own branches share with the branches before them.
+pub(crate) fn own_forks(ctx: &Context) -> Vec<Gtid> {
+    let parents = ctx.raft.tail_state().parents.iter().filter(|p| p.founder == ctx.me.id);
+    parents.map(|p| Gtid { uuid: p.history, seqno: p.seqno }).collect()
+}
+
+/// Translates a position before one of these forks into the present history.
+pub(crate) fn translated(forks: &[Gtid], history: Uuid, position: Gtid) -> Gtid {
     let mut last = position;
-    for parent in tail.parents.iter().filter(|p| p.founder == ctx.me.id) {
-        if parent.history == last.uuid && last.seqno <= parent.seqno {
-            last.uuid = tail.history;
+    for fork in forks {
+        if fork.uuid == last.uuid && last.seqno <= fork.seqno {
+            last.uuid = history;
         }
     }
     last

@@ -1,7 +1,7 @@
 //! Members of the cluster: peers, joining and leaving, roles, branches.
 
 pub(in crate::member) mod admission;
-pub(in crate::member) mod branch;
+pub(crate) mod branch;
 pub(in crate::member) mod connection_state;
 pub(in crate::member) mod disk_notes;
 pub(in crate::member) mod disk_progress;

@@ -390,6 +390,13 @@ impl Peers {
                 hello.address
             ));
         }
+        if me.device && !hello.device && !hello.arbitrator {
+            return Admission::OtherKind(format!(
+                "{} ({}) is a member with a database, and this group keeps a block device: its transactions would be nothing to \
+                 the device. Give that member's group another name, or correct its list of addresses",
+                hello.name, hello.address
+            ));
+        }
         let reads = match self.join_target.admit(raft, hello) {
             Some(Err(refused)) => return refused,
             Some(Ok(())) => true,

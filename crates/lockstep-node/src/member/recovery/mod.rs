@@ -26,4 +26,6 @@ pub(in crate::member) struct Recovery {
     pub(in crate::member) in_doubt: InDoubt,
     /// The end of the server process.
     pub(in crate::member) ending: Ending,
+    /// The front end had no position when it connected.
+    pub(in crate::member) had_no_position: bool,
 }

@@ -42,6 +42,16 @@ impl Member {
             return Err(NodeError::State("connect: this node is connected already"));
         }
         let empty = self.ctx.raft.last_index() == 0 && self.ctx.raft.membership().members.is_empty();
+        // `compare_with_log` may take a position away. A device that had one is not empty.
+        self.recovery.had_no_position = !args.position.is_defined();
+        if empty && args.bootstrap && self.ctx.front_end == FrontEnd::Device && args.position.is_defined() {
+            return Err(NodeError::Refused(format!(
+                "this member has a copy of a device at {}, but no log (lockstep.* files): it cannot found a group with it (--new). \
+                 To go on in its group, start it without --new. To use its data in a new group, found that with a new directory, \
+                 and copy this device.img to it through NBD",
+                args.position
+            )));
+        }
         if !empty {
             self.compare_with_log(&mut args)?;
         }
@@ -132,6 +142,12 @@ impl Member {
             tail.history, tail.seqno
         );
         let alone = self.ctx.raft.membership().voters().all(|id| id == self.ctx.me.id);
+        if (args.bootstrap || alone) && self.ctx.front_end == FrontEnd::Device {
+            return Err(NodeError::Refused(format!(
+                "{what}. Keep a copy of this directory. Start this member with the device.img and device.state that belong to \
+                 its log, or bring back the log that belongs to them"
+            )));
+        }
         if args.bootstrap || alone {
             return Err(NodeError::Refused(format!(
                 "{what}. To found a cluster from these data, move the lockstep.* files of all members away and start \
@@ -215,13 +231,15 @@ impl Member {
                 }
             }
         }
+        let begins = self.ctx.raft.segment_bases().next().filter(|base| base.index == 0);
         if self.ctx.front_end == FrontEnd::Device
-            && !args.position.is_defined()
-            && let Some(base) = self.ctx.raft.segment_bases().next().filter(|base| base.index == 0)
+            && self.recovery.had_no_position
+            && begins.is_some_and(|base| base.seqno == 0)
         {
-            // Before the first entry a device is empty, like this one.
-            args.position = Gtid { uuid: base.history, seqno: base.seqno };
-            self.ctx.finished.raise(base.seqno);
+            // Before the first entry of a log that was not founded on data, a device is empty, like this one. The present history
+            // has the beginnings of the branches before it.
+            args.position = Gtid { uuid: self.ctx.raft.committed_state().history, seqno: 0 };
+            self.ctx.finished.raise(0);
         }
         let state = self.ctx.raft.committed_state();
         let history = state.history;

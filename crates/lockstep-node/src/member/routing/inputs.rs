@@ -555,6 +555,7 @@ impl Member {
     pub(crate) fn set_front_end(&mut self, front_end: FrontEnd) {
         debug_assert_eq!(front_end.keeps_data(), !self.ctx.me.arbitrator, "the introduction says so too");
         self.ctx.front_end = front_end;
+        self.ctx.me.device = front_end == FrontEnd::Device;
     }
 
     /// This member's server has executed a statement in total order. `own`: of this member's client.

@@ -137,6 +137,7 @@ impl Member {
     /// The leader's answer to a read-index question; `None` if there was no leader to answer.
     pub(in crate::member) fn read_ready(&mut self, context: u64, index: Option<Index>) {
         self.admin.position_queries.answered(&mut self.ctx.raft, self.ctx.now, context, index);
+        self.delivery.confirmations.answered(context, index);
         self.delivery.causal_reads.answered(&mut self.ctx.raft, self.ctx.now, context, index);
     }
 

@@ -238,6 +238,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
     let role = Role {
         front_end: FrontEnd::Reader { begins: Beginning::Earliest },
         position: saved.map_or(Gtid::UNDEFINED, |saved| saved.gtid),
+        log: lockstep_node::core::Uuid::NIL,
         hooks: hooks(report, accounts),
         take: move |node: &Node| {
             let reader = PrimaryReader {
