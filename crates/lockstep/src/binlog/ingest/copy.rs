@@ -4,7 +4,7 @@ use super::super::replace_durably;
 use super::first_event;
 use super::progress::{Begin, CopyNow};
 use bytes::Bytes;
-use lockstep_binlog::ingest::{Chunk, CopyEnd, FileName, Place, Verdict};
+use lockstep_binlog::ingest::{Chunk, CopyEnd, FileName, Origin, Place, Verdict};
 use lockstep_binlog::library::{Position, VerbatimWriter};
 use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState};
 use lockstep_node::core::{Gtid, Seqno, Uuid};
@@ -25,6 +25,8 @@ pub(super) struct Saved {
     pub(super) end: Place,
     /// Which primary of the group that is in the binlog of.
     pub(super) generation: u32,
+    /// Which server that is.
+    pub(super) origin: Origin,
     /// The transactions that the copies of earlier primaries have.
     pub(super) earlier: StreamState,
 }
@@ -65,23 +67,29 @@ impl Saved {
         let offset = words.next()?.parse().ok()?;
         let end = Place { file, offset };
         let Some(generation) = words.next() else {
-            return Some(Saved { gtid, end, generation: 0, earlier: StreamState::default() });
+            // A version without takeovers has saved it.
+            let (origin, earlier) = (Origin::default(), StreamState::default());
+            return Some(Saved { gtid, end, generation: 0, origin, earlier });
         };
         let generation = generation.parse().ok()?;
+        let origin = Origin::new(words.next()?.parse().ok()?);
         let gtids: Vec<BinlogGtid> = match words.next() {
             None => Vec::new(),
             Some(list) => list.split(',').map(|gtid| gtid.parse().ok()).collect::<Option<_>>()?,
         };
         let earlier = StreamState::from_list(&gtids);
-        words.next().is_none().then_some(Saved { gtid, end, generation, earlier })
+        words.next().is_none().then_some(Saved { gtid, end, generation, origin, earlier })
     }
 
     /// Saves it durably.
     fn save(&self, dir: &Path) -> Result<(), String> {
         let path = Saved::path(dir);
-        let Saved { gtid, end, generation, earlier } = self;
-        let later = if *generation > 0 { format!(" {generation} {earlier}") } else { String::new() };
-        let text = format!("{}:{} {} {}{later}\n", gtid.uuid, gtid.seqno, end.file, end.offset);
+        let Saved { gtid, end, generation, origin, earlier } = self;
+        let origin = origin.number();
+        let text = format!(
+            "{}:{} {} {} {generation} {origin} {earlier}\n",
+            gtid.uuid, gtid.seqno, end.file, end.offset
+        );
         replace_durably(&path, &text)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))
     }
@@ -124,12 +132,12 @@ impl Copy {
             saved_seqno: -1,
             synced_at: Instant::now(),
         };
-        if let Some(Saved { gtid, end, generation, earlier }) = saved {
+        if let Some(Saved { gtid, end, generation, origin, earlier }) = saved {
             let at = Position { file: end.file.number(), offset: end.offset };
             let dir = dir_of(files, *generation);
             let writer = VerbatimWriter::open(&dir, end.file.base(), Some(at)).map_err(|e| e.to_string())?;
             copy.writer = Some(writer);
-            copy.end = CopyEnd::new(*generation, end.clone());
+            copy.end = CopyEnd::new(*generation, *origin, end.clone());
             copy.earlier.clone_from(earlier);
             (copy.history, copy.done, copy.saved_seqno) = (gtid.uuid, gtid.seqno, gtid.seqno);
         }
@@ -254,6 +262,7 @@ impl Copy {
         read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         Ok(Begin::Copy(Box::new(CopyNow {
             generation: self.end.generation(),
+            origin: self.end.origin(),
             server_id: first_event(writer.library())?.server_id,
             end: end.clone(),
             last: (Place { file: end.file.clone(), offset: at.offset }, Bytes::from(event)),
@@ -280,8 +289,9 @@ impl Copy {
         }
         writer.sync().map_err(|e| e.to_string())?;
         let gtid = Gtid { uuid: self.history, seqno: self.done };
-        let (generation, earlier) = (self.end.generation(), self.earlier.clone());
-        Saved { gtid, end: end.clone(), generation, earlier }.save(&self.files)?;
+        let (generation, origin) = (self.end.generation(), self.end.origin());
+        let earlier = self.earlier.clone();
+        Saved { gtid, end: end.clone(), generation, origin, earlier }.save(&self.files)?;
         self.saved_seqno = self.done;
         Ok(Some(self.done))
     }
@@ -314,7 +324,8 @@ mod tests {
         let uuid = Uuid([7; 16]);
         let end = Place { file: FileName::parse("mariadb-bin.000003").unwrap(), offset: 4711 };
         let gtid = Gtid { uuid, seqno: 12 };
-        let saved = Saved { gtid, end, generation: 0, earlier: StreamState::default() };
+        let origin = Origin::new(u64::MAX);
+        let saved = Saved { gtid, end, generation: 0, origin, earlier: StreamState::default() };
         let earlier: Vec<BinlogGtid> = ["0-1-9", "0-2-3", "5-1-1"].map(|gtid| gtid.parse().unwrap()).into();
         let later = Saved { generation: 2, earlier: StreamState::from_list(&earlier), ..saved.clone() };
         let empty = Saved { generation: 1, ..saved.clone() };
@@ -322,6 +333,10 @@ mod tests {
             saved.save(&dir).unwrap();
             assert_eq!(Saved::load(&dir), Ok(Some(saved)));
         }
+        // Saved by a version without takeovers.
+        std::fs::write(dir.join("position"), format!("{uuid}:12 mariadb-bin.000003 4711\n")).unwrap();
+        let old = Saved::load(&dir).unwrap().unwrap();
+        assert_eq!((old.generation, old.origin, old.end.offset), (0, Origin::default(), 4711));
         for text in [
             "",
             "x",
@@ -329,8 +344,9 @@ mod tests {
             &format!("{uuid}:-1 bin.000001 4"),
             &format!("{uuid}:1 bin 4"),
             &format!("{uuid}:1 bin.000001 4 x"),
-            &format!("{uuid}:1 bin.000001 4 1 0-1"),
-            &format!("{uuid}:1 bin.000001 4 1 0-1-1 x"),
+            &format!("{uuid}:1 bin.000001 4 1 5 0-1"),
+            &format!("{uuid}:1 bin.000001 4 1 5 0-1-1 x"),
+            &format!("{uuid}:1 bin.000001 4 1"),
         ] {
             std::fs::write(dir.join("position"), text).unwrap();
             assert!(Saved::load(&dir).is_err(), "{text}");
