@@ -2,7 +2,7 @@
 //!
 //! The files are others, so transactions are compared by their GTIDs. In each domain the new primary must have the copy's
 //! last transaction, and before it none that the copy does not have. Then the copy is what the new primary has replicated,
-//! perhaps without the end, and nothing that was acknowledged is missing there.
+//! perhaps without the end. A server that left out transactions before the last one, by a filter or on request, is not noticed.
 //!
 //! A server whose data differ is refused: one that was never told of an acknowledged transaction, and a former primary
 //! that has transactions which were never acknowledged.

@@ -29,6 +29,7 @@ const LOST_AFTER: Duration = Duration::from_secs(5);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(300);
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// How often the same failure is logged.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// The events of one submission, if more have arrived.
@@ -114,6 +115,8 @@ enum End {
     NotLeading,
     /// For people.
     Failed(String),
+    /// Another primary cannot take over, for people. The next attempt reads much of its binlog.
+    Refused(String),
 }
 
 impl<E: std::error::Error> From<E> for End {
@@ -134,7 +137,8 @@ impl PrimaryReader {
             let end = self.read();
             self.status.connected.store(false, Ordering::Relaxed);
             self.progress.disconnected();
-            if let End::Failed(text) = end {
+            let pause = if matches!(end, End::Refused(_)) { REFUSED_PAUSE } else { PAUSE };
+            if let End::Failed(text) | End::Refused(text) = end {
                 let is_new =
                     said.as_ref().is_none_or(|(last, at)| *last != text || at.elapsed() >= SAY_AGAIN);
                 if is_new && !self.progress.is_stopped() {
@@ -145,7 +149,7 @@ impl PrimaryReader {
                     );
                     said = Some((text, Instant::now()));
                 }
-                std::thread::sleep(PAUSE);
+                self.progress.pause(pause);
             }
         }
     }
@@ -251,20 +255,23 @@ impl PrimaryReader {
                 if id == copy.server_id.to_string() {
                     return Ok(Start::Event(copy));
                 }
+                if copy.is_partial {
+                    self.progress.fail(format!(
+                        "this member leads, and {} has server id {id}, and not the primary's so far, {}. This member began with \
+                         an empty directory, and cannot tell whether that server has all transactions that were \
+                         acknowledged: it ends, so that another member leads. Start it again",
+                        self.config.primary.address, copy.server_id
+                    ));
+                    return Err(End::NotLeading);
+                }
                 let (file, events) = self.successors_file(connection, &copy).map_err(|end| match end {
                     End::NotLeading => End::NotLeading,
-                    End::Failed(text) => End::Failed(format!(
+                    End::Refused(text) | End::Failed(text) => End::Refused(format!(
                         "it has server id {id}, and the primary so far had {}: it cannot take over, because {text}. Nothing is \
                          acknowledged",
                         copy.server_id
                     )),
                 })?;
-                let text = format!(
-                    "{} (server id {id}) has all transactions that were acknowledged, and takes over from the primary so far \
-                     (server id {}): the copy goes on with {file}",
-                    self.config.primary.address, copy.server_id
-                );
-                self.log.write(Level::Info, &text);
                 Ok(Start::TakeOver(copy, file, events))
             }
             Some(Begin::Unknown) => {
@@ -323,7 +330,8 @@ impl PrimaryReader {
             let next = events.next(LOOK).map_err(|error| match scan.missing().filter(|_| has_ended(&error)) {
                 Some(gtid) => End::Failed(format!(
                     "its binlog ends without transaction {gtid}, which this copy has. Promote a server that has it, and that has \
-                     had log_slave_updates=ON"
+                     had log_slave_updates=ON. If nobody writes in that domain any more, a server that was built from a backup has \
+                     it in no binlog file, and cannot take over"
                 )),
                 None => error.into(),
             })?;
@@ -507,9 +515,9 @@ fn server_id(connection: &mut SqlClient) -> Result<String, End> {
     Ok(connection.value("SELECT @@GLOBAL.server_id")?.unwrap_or_default())
 }
 
-/// Whether the primary has ended the connection, as at the end of its binlog.
+/// Whether the primary has sent all of its binlog. A connection that breaks says nothing about it.
 fn has_ended(error: &SqlClientError) -> bool {
-    matches!(error, SqlClientError::Connection(why) if why.kind() == std::io::ErrorKind::UnexpectedEof)
+    matches!(error, SqlClientError::Ended)
 }
 
 /// The error of a primary that does not send the binlog from this place on.

@@ -32,6 +32,8 @@ pub(super) struct CopyNow {
     pub(super) generation: u32,
     /// Which server that is.
     pub(super) origin: Origin,
+    /// Whether the copy began later than the group's.
+    pub(super) is_partial: bool,
     /// The server id of that primary.
     pub(super) server_id: u32,
     /// The copy's end.
@@ -250,6 +252,12 @@ impl Progress {
         self.changed.notify_all();
     }
 
+    /// Waits this long, or until the program ends.
+    pub(super) fn pause(&self, time: Duration) {
+        let state = self.lock();
+        let _ = self.changed.wait_timeout_while(state, time, |state| !state.stopped);
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.lock().stopped
     }
@@ -259,6 +267,19 @@ impl Progress {
 mod tests {
     use super::*;
     use lockstep_binlog::ingest::FileName;
+
+    #[test]
+    fn pause_lasts_over_changes_and_ends_with_the_program() {
+        let progress = Progress::default();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| progress.saw_own(0, false));
+            progress.pause(Duration::from_millis(200));
+        });
+        assert!(began.elapsed() >= Duration::from_millis(200));
+        progress.stop();
+        progress.pause(Duration::from_secs(3600));
+    }
 
     #[test]
     fn copy_of_another_server_acknowledges_nothing() {
