@@ -290,8 +290,7 @@ mod tests {
             progress.expects_ack(place(5, 300));
             let end = CopyEnd::new(generation, Origin::new(origin), place(9, 200));
             progress.took(3, &end);
-            let waiting = progress.lock().acks.len();
-            waiting
+            progress.lock().acks.len()
         };
         assert_eq!(waiting(1, 7), 0);
         assert_eq!(waiting(1, 8), 1, "another server in the same generation");
