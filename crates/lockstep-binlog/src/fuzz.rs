@@ -8,7 +8,7 @@ use crate::archive::{Head, Indexed, MANIFEST_MAX, Manifest, Mark, Part, decode_i
 use crate::event::tests::{parse_any, repair, samples};
 use crate::event::{Checksum, Group, HEADER_LEN, Header, MAGIC, to_begin, to_dummy, without_checksum};
 use crate::gtid::{Gtid, ReplicaState, StreamState};
-use crate::ingest::{Chunk, FileName, Follower, Place, SuccessorScan};
+use crate::ingest::{Chunk, FileName, Follower, Origin, Place, SuccessorScan};
 use crate::library::Library;
 use crate::wire::accounts::Accounts;
 use crate::wire::command::{Ack, Command, tests as commands};
@@ -217,8 +217,14 @@ fn statements() {
 #[test]
 fn chunks() {
     let place = Place { file: FileName::parse("mariadb-bin.000007").unwrap(), offset: 4 };
-    let chunk = Chunk { generation: 0, at: place, after: Some((6, 900)), data: b"events"[..].into() };
-    let later = Chunk { generation: 3, ..chunk.clone() };
+    let chunk = Chunk {
+        generation: 0,
+        origin: Origin::default(),
+        at: place,
+        after: Some((6, 900)),
+        data: b"events"[..].into(),
+    };
+    let later = Chunk { generation: 3, origin: Origin::new(5), ..chunk.clone() };
     let test = |input: &[u8]| {
         let decoded = Chunk::decode(&bytes::Bytes::copy_from_slice(input));
         if let Ok(chunk) = &decoded {

@@ -384,6 +384,24 @@ fn impossible_starts_are_fatal_errors_that_name_both_sides() {
 }
 
 #[test]
+fn replica_by_position_is_refused_after_another_primary() {
+    let rig = Rig::new(3);
+    rig.writer.library().continue_another();
+    let mut client = rig.client();
+    client.dump("bin.000001", 4, 0, 9);
+    let refused = error(&client.read());
+    assert!(refused.starts_with("1236 ") && refused.contains("MASTER_USE_GTID=slave_pos"), "{refused}");
+    // A tool that reads files, and a replica that knows GTIDs.
+    let mut client = rig.client();
+    client.dump("bin.000001", 4, DUMP_NON_BLOCK, 0);
+    assert!(client.events().len() > 5);
+    let mut client = rig.client();
+    client.as_replica("1-10-2");
+    client.dump("", 4, DUMP_NON_BLOCK, 9);
+    assert_eq!(client.events().iter().filter(|event| event[4] == kind::GTID).count(), 1);
+}
+
+#[test]
 fn replica_ahead_of_the_stream_waits_for_it() {
     let mut rig = Rig::with(1, |config| config.catch_up = DEADLINE);
     let mut client = rig.client();

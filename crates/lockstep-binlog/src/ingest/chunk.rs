@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::codec::{DecodeError, Reader};
-use crate::event::MAGIC;
+use crate::event::{Checksum, MAGIC, kind, split};
 
 /// The most bytes of a file in one chunk. Submissions of this size are ordered as they were submitted.
 pub const CHUNK_MAX: usize = 512 << 10;
@@ -15,8 +15,8 @@ const CHUNK_MAGIC: [u8; 4] = *b"LSBC";
 const VERSION: u8 = 1;
 /// Set if the chunk is the first one of a file that follows another one.
 const HAS_AFTER: u8 = 1;
-/// Set if the chunk is of another primary than the group's first one.
-const HAS_GENERATION: u8 = 2;
+/// Set if the chunk says which server it was copied from. Older versions did not.
+const HAS_ORIGIN: u8 = 2;
 /// The longest name of a file without its number.
 const BASE_MAX: usize = 255;
 
@@ -90,11 +90,52 @@ impl fmt::Display for Place {
     }
 }
 
+/// Which server's binlog a copy is of, as the format description of the file tells with which that copy began.
+///
+/// Two leaders with different addresses may submit different servers' binlogs under one generation. Then this number tells
+/// the chunks apart. It is 0 in a group that began with a version without it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Origin(u64);
+
+impl Origin {
+    /// The origin with this number.
+    pub fn new(number: u64) -> Origin {
+        Origin(number)
+    }
+
+    /// Of the first event of the file with which the copy begins.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the event is no format description with a checksum.
+    pub fn of(format_description: &[u8]) -> Result<Origin, DecodeError> {
+        let (header, _) = split(format_description, Checksum::Crc32)?;
+        if header.kind != kind::FORMAT_DESCRIPTION {
+            return Err(DecodeError::Invalid("type: no format description"));
+        }
+        let checksum = format_description.last_chunk().ok_or(DecodeError::Short)?;
+        // Two servers have different ids. The checksum tells two installations with the same id apart.
+        let number = u64::from(header.server_id) << 32 | u64::from(u32::from_le_bytes(*checksum));
+        Ok(Origin(number.max(1)))
+    }
+
+    /// The number; 0 if it is not known.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Whether it is known.
+    pub fn is_known(self) -> bool {
+        self.0 != 0
+    }
+}
+
 /// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Which primary of the group it is of: 0 for the first one, one more for each that took over.
     pub generation: u32,
+    /// Which server it was copied from: see [`Origin`].
+    pub origin: Origin,
     /// The place of its first byte. A file's first chunk begins behind the file's magic bytes.
     pub at: Place,
     /// In a file's first chunk: number and end of the file before it, of the primary before if this is another one's first
@@ -112,14 +153,16 @@ impl Chunk {
 
     /// The payload.
     pub fn encode(&self) -> Bytes {
-        let Chunk { generation, at: Place { file, offset }, after, data } = self;
+        let Chunk { generation, origin, at: Place { file, offset }, after, data } = self;
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let has_origin = *generation > 0 || origin.is_known();
         let mut out = BytesMut::with_capacity(64 + file.base.len() + data.len());
         out.put_slice(&CHUNK_MAGIC);
         out.put_u8(VERSION);
-        out.put_u8(flag(after.is_some(), HAS_AFTER) | flag(*generation > 0, HAS_GENERATION));
-        if *generation > 0 {
+        out.put_u8(flag(after.is_some(), HAS_AFTER) | flag(has_origin, HAS_ORIGIN));
+        if has_origin {
             out.put_u32_le(*generation);
+            out.put_u64_le(origin.0);
         }
         out.put_u8(file.base.len() as u8);
         out.put_slice(file.base.as_bytes());
@@ -146,12 +189,13 @@ impl Chunk {
             return Err(DecodeError::Invalid("version: this program is too old"));
         }
         let flags = r.u8()?;
-        if flags & !(HAS_AFTER | HAS_GENERATION) != 0 {
+        if flags & !(HAS_AFTER | HAS_ORIGIN) != 0 {
             return Err(DecodeError::Invalid("flag: this program is too old"));
         }
-        let generation = if flags & HAS_GENERATION != 0 { r.u32()? } else { 0 };
-        if flags & HAS_GENERATION != 0 && generation == 0 {
-            return Err(DecodeError::Invalid("generation"));
+        let (generation, origin) =
+            if flags & HAS_ORIGIN != 0 { (r.u32()?, Origin(r.u64()?)) } else { (0, Origin::default()) };
+        if flags & HAS_ORIGIN != 0 && !origin.is_known() {
+            return Err(DecodeError::Invalid("origin"));
         }
         let len = usize::from(r.u8()?);
         let base = std::str::from_utf8(r.take(len)?).map_err(|_| DecodeError::Invalid("file name"))?;
@@ -165,7 +209,7 @@ impl Chunk {
         if offset < MAGIC.len() as u64 || offset.checked_add(data.len() as u64).is_none() {
             return Err(DecodeError::Invalid("offset"));
         }
-        let chunk = Chunk { generation, at: Place { file, offset }, after, data };
+        let chunk = Chunk { generation, origin, at: Place { file, offset }, after, data };
         if chunk.after.is_some() && !chunk.begins_file() {
             return Err(DecodeError::Invalid("predecessor: only a file's first part has one"));
         }
@@ -176,6 +220,7 @@ impl Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::{EventWriter, FormatDescription};
 
     #[test]
     fn file_name_round_trips_and_others_are_refused() {
@@ -190,15 +235,17 @@ mod tests {
     #[test]
     fn chunk_round_trips_and_truncated_one_is_refused() {
         let file = FileName::parse("mariadb-bin.000007").unwrap();
-        for (generation, offset, after) in [
-            (0, 4, None),
-            (0, 4, Some((6, 900))),
-            (0, 77, None),
-            (1, 4, Some((6, 900))),
-            (u32::MAX, 77, None),
+        for (generation, origin, offset, after) in [
+            (0, 0, 4, None),
+            (0, 0, 4, Some((6, 900))),
+            (0, 0, 77, None),
+            (0, 5, 77, None),
+            (1, 5, 4, Some((6, 900))),
+            (u32::MAX, u64::MAX, 77, None),
         ] {
             let data = Bytes::from_static(b"events");
-            let chunk = Chunk { generation, at: Place { file: file.clone(), offset }, after, data };
+            let at = Place { file: file.clone(), offset };
+            let chunk = Chunk { generation, origin: Origin(origin), at, after, data };
             let payload = chunk.encode();
             assert_eq!(Chunk::decode(&payload), Ok(chunk));
             for cut in 0..payload.len() - b"events".len() + 1 {
@@ -206,7 +253,34 @@ mod tests {
             }
         }
         let at = Place { file, offset: 77 };
-        let wrong = Chunk { generation: 0, at, after: Some((6, 9)), data: Bytes::from_static(b"e") };
+        let origin = Origin::default();
+        let wrong = Chunk { generation: 0, origin, at, after: Some((6, 9)), data: Bytes::from_static(b"e") };
         assert!(Chunk::decode(&wrong.encode()).is_err(), "a predecessor in the middle of a file");
+        let wrong = Chunk { generation: 1, after: None, ..wrong };
+        assert!(Chunk::decode(&wrong.encode()).is_err(), "another primary without an origin");
+    }
+
+    #[test]
+    fn chunk_of_a_version_without_origins_is_read() {
+        let old = b"LSBC\x01\x01\x03bin\x07\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x63\0\0\0\0\0\0\0events";
+        let chunk = Chunk::decode(&Bytes::from_static(old)).unwrap();
+        assert_eq!((chunk.generation, chunk.origin, chunk.after), (0, Origin::default(), Some((6, 99))));
+        assert_eq!(chunk.encode(), Bytes::from_static(old));
+    }
+
+    #[test]
+    fn origins_of_two_servers_and_of_two_installations_differ() {
+        let origin = |server_id, timestamp| {
+            let mut writer = EventWriter::at(4);
+            let version = "10.11".into();
+            let checksum = Checksum::Crc32;
+            let format = FormatDescription { timestamp, server_id, version, created: 1, checksum };
+            writer.format_description(&format);
+            Origin::of(&writer.finish().unwrap()).unwrap()
+        };
+        assert_eq!(origin(10, 7), origin(10, 7));
+        assert_ne!(origin(10, 7), origin(11, 7));
+        assert_ne!(origin(10, 7), origin(10, 8));
+        assert!(Origin::of(b"none").is_err());
     }
 }

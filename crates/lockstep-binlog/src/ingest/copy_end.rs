@@ -1,6 +1,6 @@
 //! Which chunks continue a copy.
 
-use super::{Chunk, FileName, Place};
+use super::{Chunk, FileName, Origin, Place};
 
 /// A member's decision about a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,13 +24,14 @@ pub enum Verdict {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct CopyEnd {
     generation: u32,
+    origin: Origin,
     place: Option<Place>,
 }
 
 impl CopyEnd {
     /// A copy that ends here, in the binlog of this primary of the group.
-    pub fn new(generation: u32, place: Place) -> CopyEnd {
-        CopyEnd { generation, place: Some(place) }
+    pub fn new(generation: u32, origin: Origin, place: Place) -> CopyEnd {
+        CopyEnd { generation, origin, place: Some(place) }
     }
 
     /// The place of the next byte; `None` before the first file.
@@ -43,12 +44,17 @@ impl CopyEnd {
         self.generation
     }
 
+    /// Which server the end is of: see [`Origin`].
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
     /// Decides about a chunk, and moves the end if it is taken.
     pub fn judge(&mut self, chunk: &Chunk) -> Verdict {
         let verdict = self.verdict(chunk);
         if matches!(verdict, Verdict::Take { .. } | Verdict::TakeFile | Verdict::TakeOver) {
             let Place { file, offset } = &chunk.at;
-            self.generation = chunk.generation;
+            (self.generation, self.origin) = (chunk.generation, chunk.origin);
             self.place = Some(Place { file: file.clone(), offset: offset + chunk.data.len() as u64 });
         }
         verdict
@@ -67,7 +73,8 @@ impl CopyEnd {
                 && chunk.after == Some((own.number(), end.offset));
             return if follows { Verdict::TakeOver } else { Verdict::Gap };
         }
-        if own.base() != other.base() {
+        // Another leader has read another server: its places say nothing about this copy.
+        if own.base() != other.base() || chunk.origin != self.origin {
             return Verdict::Gap;
         }
         if other.number() > own.number() {
@@ -91,7 +98,8 @@ mod tests {
 
     fn chunk(number: u64, offset: u64, len: usize, after: Option<(u64, u64)>) -> Chunk {
         let file = FileName::new("bin", number).unwrap();
-        Chunk { generation: 0, at: Place { file, offset }, after, data: vec![7; len].into() }
+        let origin = Origin::new(1);
+        Chunk { generation: 0, origin, at: Place { file, offset }, after, data: vec![7; len].into() }
     }
 
     fn judged(chunks: &[Chunk]) -> (Vec<Verdict>, String) {
@@ -141,7 +149,8 @@ mod tests {
         end.judge(&chunk(1, 4, 96, None));
         let file = FileName::new("other", 2).unwrap();
         let at = Place { file, offset: 4 };
-        let other = Chunk { generation: 0, at, after: Some((1, 100)), data: Bytes::from_static(b"x") };
+        let data = Bytes::from_static(b"x");
+        let other = Chunk { generation: 0, origin: Origin::new(1), at, after: Some((1, 100)), data };
         assert_eq!(end.judge(&other), Verdict::Gap);
     }
 
@@ -175,6 +184,37 @@ mod tests {
             assert_eq!(end.judge(&late), if known { Verdict::Known } else { Verdict::Gap }, "{late:?}");
         }
         assert_eq!(end.judge(&of(1, 2, 200, 10, None)), Verdict::Take { skip: 0 });
+    }
+
+    #[test]
+    fn chunks_of_another_server_in_the_same_generation_are_gaps() {
+        let of = |origin: u64, number: u64, offset: u64, len: usize, after: Option<(u64, u64)>| {
+            let origin = Origin::new(origin);
+            Chunk { generation: 1, origin, ..chunk(number, offset, len, after) }
+        };
+        // Two leaders have submitted another server each, from the same end of the copy.
+        for number in [5, 9, 12] {
+            let mut end = CopyEnd::default();
+            end.judge(&chunk(7, 4, 96, None));
+            assert_eq!(end.judge(&of(2, 9, 4, 196, Some((7, 100)))), Verdict::TakeOver);
+            let before = end.clone();
+            for other in [
+                of(3, number, 4, 96, Some((7, 100))),
+                of(3, number, 100, 50, None),
+                of(3, number, 200, 50, None),
+                of(3, number + 1, 4, 96, Some((number, 200))),
+            ] {
+                assert_eq!(end.judge(&other), Verdict::Gap, "{other:?}");
+                assert_eq!(end, before);
+            }
+            assert_eq!(end.judge(&of(2, 9, 200, 10, None)), Verdict::Take { skip: 0 });
+        }
+        // The same at the begin of an empty group.
+        let mut end = CopyEnd::default();
+        let first = |origin| Chunk { origin: Origin::new(origin), ..chunk(1, 4, 96, None) };
+        assert_eq!(end.judge(&first(2)), Verdict::TakeFile);
+        assert_eq!(end.judge(&first(3)), Verdict::Gap);
+        assert_eq!(end.judge(&first(2)), Verdict::Known);
     }
 
     /// Two leaders submit overlapping parts of the same files, some of them lost, in any order.

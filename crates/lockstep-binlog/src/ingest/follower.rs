@@ -1,10 +1,11 @@
 //! From the events that a primary sends to chunks of its files.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 
-use super::chunk::{CHUNK_MAX, Chunk, FileName, Place};
+use super::chunk::{CHUNK_MAX, Chunk, FileName, Origin, Place};
 use crate::codec::DecodeError;
 use crate::event::{Checksum, FormatDescription, Group, GtidList, Header, MAGIC, Rotate, flag, kind, split};
 
@@ -78,10 +79,16 @@ impl std::error::Error for FollowError {}
 pub struct Follower {
     /// Which primary of the group it is: see [`Chunk::generation`].
     generation: u32,
+    /// The server. Unknown before the first event of a copy that begins.
+    origin: Origin,
+    /// Whether the copy, or that of another primary, begins with the next event.
+    is_first: bool,
     /// The end of the last event.
     place: Place,
     /// The event at `place`, if the copy has it already: the primary's must be equal.
     known: Option<Bytes>,
+    /// The events that follow, as another connection has read them: the primary's must be equal.
+    expected: VecDeque<Bytes>,
     /// The predecessor of a file that begins.
     after: Option<(u64, u64)>,
     /// Events of a file that begins, until its first chunk is cut.
@@ -99,8 +106,11 @@ impl Follower {
         let place = Place { file, offset: MAGIC.len() as u64 };
         Follower {
             generation: 0,
+            origin: Origin::default(),
+            is_first: true,
             place,
             known: None,
+            expected: VecDeque::new(),
             after: None,
             begun: Some(0),
             group: Group::default(),
@@ -116,14 +126,41 @@ impl Follower {
     }
 
     /// Begins with the event at `place`, with which the copy ends. `group` is the state behind it.
-    pub fn after_event(generation: u32, place: Place, event: Bytes, group: Group) -> Follower {
+    pub fn after_event(
+        generation: u32,
+        origin: Origin,
+        place: Place,
+        event: Bytes,
+        group: Group,
+    ) -> Follower {
         let follower = Follower::of_file(place.file.clone());
-        Follower { generation, place, known: Some(event), begun: None, group, ..follower }
+        Follower {
+            generation,
+            origin,
+            place,
+            known: Some(event),
+            begun: None,
+            is_first: false,
+            group,
+            ..follower
+        }
     }
 
     /// Which primary of the group it is: see [`Chunk::generation`].
     pub fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// The first events must be these, as another connection has read them. Otherwise that one read another server.
+    #[must_use]
+    pub fn expecting(mut self, events: impl IntoIterator<Item = Bytes>) -> Follower {
+        self.expected.extend(events);
+        self
+    }
+
+    /// Whether all events were compared that are known from another connection.
+    pub fn is_compared(&self) -> bool {
+        self.known.is_none() && self.expected.is_empty()
     }
 
     /// Where the next event begins.
@@ -161,6 +198,9 @@ impl Follower {
             Some(known) if known == event => self.place.offset = end,
             Some(_) => return Err(FollowError::OtherContent(self.place.clone())),
             None => {
+                if self.expected.pop_front().is_some_and(|expected| expected != event) {
+                    return Err(FollowError::OtherContent(self.place.clone()));
+                }
                 self.check(&header, event)?;
                 self.add(event);
             }
@@ -177,6 +217,9 @@ impl Follower {
                 let format = FormatDescription::parse(event).map_err(damaged)?;
                 if format.checksum == Checksum::None {
                     return Err(FollowError::NoChecksums(self.place.file.clone()));
+                }
+                if self.is_first {
+                    (self.origin, self.is_first) = (Origin::of(event).map_err(damaged)?, false);
                 }
             }
             Some(1) => drop(GtidList::parse(event, Checksum::Crc32).map_err(damaged)?),
@@ -233,7 +276,13 @@ impl Follower {
         let data = self.bytes.split().freeze();
         let offset = self.place.offset - data.len() as u64;
         let at = Place { file: self.place.file.clone(), offset };
-        self.chunks.push(Chunk { generation: self.generation, at, after: self.after.take(), data });
+        self.chunks.push(Chunk {
+            generation: self.generation,
+            origin: self.origin,
+            at,
+            after: self.after.take(),
+            data,
+        });
     }
 
     /// The bytes that wait to become a chunk.
@@ -334,13 +383,15 @@ mod tests {
         let events = events(&[100, 200]);
         let begin = at(1, 4 + events[..2].concat().len() as u64);
         let after = |event: &[u8]| {
-            Follower::after_event(2, begin.clone(), Bytes::copy_from_slice(event), Group::default())
+            let event = Bytes::copy_from_slice(event);
+            Follower::after_event(2, Origin::new(5), begin.clone(), event, Group::default())
         };
         let mut follower = after(&events[2]);
         follow(&mut follower, &events[2..]);
         let chunks = follower.chunks();
         assert_eq!(chunks.len(), 1);
         assert_eq!((chunks[0].generation, &chunks[0].data[..]), (2, &events[3][..]));
+        assert_eq!(chunks[0].origin, Origin::new(5));
         assert_eq!(after(&events[3]).take(&events[2]), Err(FollowError::OtherContent(begin.clone())));
     }
 
@@ -353,6 +404,29 @@ mod tests {
         let found: Vec<_> = chunks.iter().map(|chunk| (chunk.generation, chunk.after)).collect();
         assert_eq!(found, [(3, Some((9, 500))), (3, None), (3, None)]);
         assert!(chunks[0].begins_file() && chunks[0].at.file == name(4));
+        let origin = Origin::of(&events[0]).unwrap();
+        assert!(chunks.iter().all(|chunk| chunk.origin == origin));
+    }
+
+    #[test]
+    fn first_events_that_another_connection_did_not_read_are_refused() {
+        let own = events(&[100]);
+        let expected = || own[..2].iter().map(|event| Bytes::copy_from_slice(event));
+        let mut follower = Follower::of_file(name(1)).expecting(expected());
+        for (event, is_compared) in own.iter().zip([false, true, true]) {
+            follower.take(event).unwrap();
+            assert_eq!(follower.is_compared(), is_compared);
+        }
+        assert_eq!(follower.chunks()[0].data, own.concat());
+        for changed in 0..2 {
+            let mut other = events(&[100]);
+            other[changed][0] ^= 1;
+            crate::event::tests::repair(&mut other[changed]);
+            let mut follower = Follower::of_file(name(1)).expecting(expected());
+            follow(&mut follower, &other[..changed]);
+            let taken = follower.take(&other[changed]);
+            assert!(matches!(taken, Err(FollowError::OtherContent(_))), "{changed}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod copy_end;
 mod follower;
 mod successor;
 
-pub use chunk::{CHUNK_MAX, Chunk, FileName, Place};
+pub use chunk::{CHUNK_MAX, Chunk, FileName, Origin, Place};
 pub use copy_end::{CopyEnd, Verdict};
 pub use follower::{FollowError, Follower};
 pub use successor::{Continues, SuccessorError, SuccessorScan};

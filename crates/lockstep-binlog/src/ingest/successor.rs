@@ -2,12 +2,14 @@
 //!
 //! The files are others, so transactions are compared by their GTIDs. In each domain the new primary must have the copy's
 //! last transaction, and before it none that the copy does not have. Then the copy is what the new primary has replicated,
-//! perhaps without the end, and nothing that was acknowledged is missing there.
+//! perhaps without the end. A server that left out transactions before the last one, by a filter or on request, is not noticed.
 //!
 //! A server whose data differ is refused: one that was never told of an acknowledged transaction, and a former primary
 //! that has transactions which were never acknowledged.
 
 use std::fmt;
+
+use bytes::Bytes;
 
 use crate::codec::DecodeError;
 use crate::event::{Checksum, FormatDescription, Group, GtidList, flag, kind, split};
@@ -64,13 +66,20 @@ pub struct SuccessorScan {
     copy: StreamState,
     /// The copy's last transactions that have not appeared yet. `None` before the file's Gtid_list.
     missing: Option<ReplicaState>,
+    /// The events that begin the first file.
+    begin: Vec<Bytes>,
     group: Group,
 }
 
 impl SuccessorScan {
     /// Begins a file, for a copy with these transactions.
     pub fn new(copy: StreamState) -> SuccessorScan {
-        SuccessorScan { copy, missing: None, group: Group::default() }
+        SuccessorScan { copy, missing: None, begin: Vec::new(), group: Group::default() }
+    }
+
+    /// The events that begin the first file: a later connection must read the same ones.
+    pub fn begin(&self) -> &[Bytes] {
+        &self.begin
     }
 
     /// The first of the copy's last transactions that has not appeared yet.
@@ -96,12 +105,16 @@ impl SuccessorScan {
                 if format.checksum == Checksum::None {
                     return Err(SuccessorError::NoChecksums);
                 }
+                if self.begin.is_empty() {
+                    self.begin.push(Bytes::copy_from_slice(event));
+                }
                 // A server that was killed leaves a group open.
                 self.group = Group::default();
             }
             kind::GTID_LIST if self.missing.is_none() => {
                 let list = GtidList::parse(event, Checksum::Crc32).map_err(SuccessorError::Damaged)?;
-                return Ok(self.begin(&list.gtids));
+                self.begin.push(Bytes::copy_from_slice(event));
+                return Ok(self.begin_with(&list.gtids));
             }
             _ => {
                 let begun = self.group.pass(header.kind, event, Checksum::Crc32);
@@ -114,7 +127,7 @@ impl SuccessorScan {
     }
 
     /// Takes the GTIDs before the file.
-    fn begin(&mut self, before: &[Gtid]) -> Continues {
+    fn begin_with(&mut self, before: &[Gtid]) -> Continues {
         if let Some(other) = before.iter().find(|gtid| !self.has(**gtid)) {
             return Continues::NotFrom(*other);
         }
@@ -229,7 +242,9 @@ mod tests {
         // The server was killed in the middle of a transaction.
         first.pop();
         let second = file("0-1-5", "0-1-6 0-1-9", Checksum::Crc32);
-        assert_eq!(scan("0-1-9", &[first, second]).1, Ok(Continues::Yes));
+        let (scan, result) = scan("0-1-9", &[first.clone(), second]);
+        assert_eq!(result, Ok(Continues::Yes));
+        assert_eq!(scan.begin(), &first[..2]);
     }
 
     #[test]

@@ -167,6 +167,13 @@ pub enum StartError {
         /// The state before the oldest file.
         begin: StreamState,
     },
+    /// The replica may lack events before the first one of a domain.
+    Hole {
+        /// The replica's state.
+        replica: ReplicaState,
+        /// The first one.
+        first: Gtid,
+    },
     /// There is no such file.
     NoFile {
         /// The name.
@@ -223,6 +230,11 @@ impl fmt::Display for StartError {
                     "the replica is at GTID {replica}, but the events up to GTID {begin} were purged: {COPY}"
                 )
             }
+            Self::Hole { replica, first } => write!(
+                f,
+                "the replica is at GTID {replica}, but the first event of its domain is {first} here, and the events before \
+                 that one were another primary's: {COPY}"
+            ),
             Self::NoFile { file, range: Some((oldest, newest)) } => {
                 write!(f, "the consumer asks for file '{file}', but the files are {oldest} to {newest}")
             }

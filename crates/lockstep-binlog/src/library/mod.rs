@@ -85,6 +85,8 @@ struct State {
     stream: StreamState,
     /// In each domain, how far the stream is complete although no event group says so.
     covered: BTreeMap<u32, Gtid>,
+    /// See [`Library::continue_another`].
+    continues_another: bool,
     closed: bool,
     readers: BTreeMap<u64, ReaderEntry>,
     next_reader: u64,
@@ -275,6 +277,17 @@ impl Library {
     pub fn close(&self) {
         self.lock().closed = true;
         self.shared.grown.notify_all();
+    }
+
+    /// The files go on where another server's ended. A replica of that one may be further back than the first file, although
+    /// no Gtid_list says so: its server may have begun with a backup. And the other server's positions mean nothing here.
+    pub fn continue_another(&self) {
+        self.lock().continues_another = true;
+    }
+
+    /// Whether [`Library::continue_another`] was called.
+    pub fn continues_another(&self) -> bool {
+        self.lock().continues_another
     }
 
     /// Whether [`Library::close`] was called.

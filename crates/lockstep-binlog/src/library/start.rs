@@ -21,6 +21,8 @@ pub struct Start {
     pub state: StreamState,
     /// Groups that the consumer has already, although they come later: in each of these domains, all up to this GTID.
     pub skip: ReplicaState,
+    /// The consumer's state, if the first group of each domain must be the next one for it.
+    pub(crate) seamless: Option<ReplicaState>,
 }
 
 impl Start {
@@ -32,8 +34,15 @@ impl Start {
     /// Passes the next group of the stream; whether the consumer has it already.
     ///
     /// # Errors
-    /// [`StartError::OtherHistory`] if the consumer has another group in its place.
+    /// [`StartError::OtherHistory`] if the consumer has another group in its place, [`StartError::Hole`] if it may lack those
+    /// before.
     pub fn pass(&mut self, group: Gtid) -> Result<bool, StartError> {
+        if let Some(replica) = &self.seamless
+            && self.state.last(group.domain).is_none()
+            && replica.get(group.domain).map_or(0, |has| has.seqno).saturating_add(1) < group.seqno
+        {
+            return Err(StartError::Hole { replica: replica.clone(), first: group });
+        }
         let has = match self.skip.get(group.domain) {
             None => false,
             Some(wanted) if group == wanted => {
@@ -73,7 +82,8 @@ impl Library {
     pub fn position_of(&self, replica: &ReplicaState) -> Result<Start, StartError> {
         let wanted = self.check(replica)?;
         let file = self.file_for(&wanted, replica)?;
-        self.find(file, wanted)
+        let seamless = self.continues_another().then(|| replica.clone());
+        self.find(file, wanted, seamless)
     }
 
     /// Compares the state with the stream's end. Returns the domains that the stream has.
@@ -126,7 +136,12 @@ impl Library {
     }
 
     /// Finds the first group of a file that the replica does not have. From then on it skips what `Start::skip` names.
-    fn find(&self, file: FileView, wanted: ReplicaState) -> Result<Start, StartError> {
+    fn find(
+        &self,
+        file: FileView,
+        wanted: ReplicaState,
+        seamless: Option<ReplicaState>,
+    ) -> Result<Start, StartError> {
         let mut skip = wanted;
         // A domain whose last group before the file is the replica's last one needs no search.
         for last in file.before.lasts() {
@@ -146,7 +161,7 @@ impl Library {
         let (offset, state) = self.mark_before(&file, &skip);
         // The whole file is read if its first group is missing.
         let mut any = offset > file.header_end;
-        let mut start = Start { at: first, state, skip };
+        let mut start = Start { at: first, state, skip, seamless };
         let mut groups = Groups::new(&path, offset, file.size, checksum)?;
         while let Some((found, gtid)) = groups.next()? {
             let Some(gtid) = gtid.map(|g| g.gtid) else { continue };
@@ -213,10 +228,10 @@ impl Library {
         let at = Position { file: file.number, offset };
         let skip = ReplicaState::default();
         if offset == MAGIC.len() as u64 {
-            return Ok(Start { at, state: file.before, skip });
+            return Ok(Start { at, state: file.before, skip, seamless: None });
         }
         let state = self.state_at(&file, offset)?;
-        Ok(Start { at, state, skip })
+        Ok(Start { at, state, skip, seamless: None })
     }
 
     /// The state of the stream before an event of a file.

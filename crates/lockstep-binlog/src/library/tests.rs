@@ -116,6 +116,31 @@ fn reopened_library_goes_on_at_its_end() {
 }
 
 #[test]
+fn replica_behind_the_first_event_after_another_primary_is_refused() {
+    let folder = Folder::new();
+    let mut writer = folder.begun();
+    let other = Gtid { domain: 7, server: 10, seqno: 1 };
+    append(&mut writer, other);
+    append(&mut writer, gtid(10, 51));
+    append(&mut writer, gtid(10, 52));
+    let library = writer.library().clone();
+    let rest = |from: &str| received(&library, from);
+    assert_eq!(rest("1-10-30").unwrap().len(), 3, "a hole, as far as the files tell");
+    library.continue_another();
+    for behind in ["1-10-30", "1-10-49", "7-10-1", ""] {
+        let error = rest(behind).unwrap_err();
+        assert!(error.contains("the first event of its domain is 1-10-51"), "{behind}: {error}");
+    }
+    assert_eq!(rest("1-10-50").unwrap(), ["7-10-1", "1-10-51", "1-10-52"]);
+    assert_eq!(rest("1-10-51").unwrap(), ["7-10-1", "1-10-52"]);
+    // Later files say what was before them.
+    cut(&mut writer);
+    append(&mut writer, gtid(10, 53));
+    assert_eq!(rest("1-10-52,7-10-1").unwrap(), ["1-10-53"]);
+    assert!(rest("1-10-30,7-10-1").is_err());
+}
+
+#[test]
 fn second_writer_is_refused() {
     let folder = Folder::new();
     let writer = folder.begun();

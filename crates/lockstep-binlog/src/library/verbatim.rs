@@ -166,6 +166,15 @@ impl VerbatimWriter {
     fn recover(&mut self, saved: Option<Position>) -> Result<(), LibraryError> {
         let library = self.library.clone();
         let last = saved.map_or(0, |at| at.file);
+        // Before any file is removed: without that one the others cannot be used, but can be looked at.
+        if let Some(at) = saved
+            && !library.all_numbers()?.contains(&at.file)
+        {
+            return Err(LibraryError::Missing {
+                file: library.file_name(at.file),
+                next: "the saved position".into(),
+            });
+        }
         // The newest first: a failure leaves no gap.
         for number in library.all_numbers()?.into_iter().rev().filter(|number| *number > last) {
             let path = library.path(number);
@@ -533,6 +542,22 @@ mod tests {
             seen = seen.max(events.len());
         }
         assert_eq!(seen, 2 + 3 * 3 + 1);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn missing_file_of_the_saved_position_leaves_later_files() {
+        let dir = directory("missing");
+        let mut writer = VerbatimWriter::open(&dir, "bin", None).unwrap();
+        for (number, bytes) in [(1, file(1)), (2, file(4))] {
+            writer.begin_file(number).unwrap();
+            writer.append(&bytes).unwrap();
+        }
+        drop(writer);
+        std::fs::remove_file(dir.join("bin.000001")).unwrap();
+        let opened = VerbatimWriter::open(&dir, "bin", Some(Position { file: 1, offset: 200 }));
+        assert!(matches!(opened, Err(LibraryError::Missing { .. })), "{opened:?}");
+        assert!(dir.join("bin.000002").exists());
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

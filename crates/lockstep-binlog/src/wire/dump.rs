@@ -227,6 +227,13 @@ impl Source<'_> {
 
     /// Where the consumer starts. Waits a while if it is ahead.
     fn start(&self, options: &StreamOptions, dump: &Dump) -> Result<Start, SqlError> {
+        // Only tools that read files have no server id.
+        if options.gtids.is_none() && dump.server_id != 0 && self.library.continues_another() {
+            return Err(SqlError::fatal(
+                "this server goes on with the binlog of another primary, whose files have other positions than those of the \
+                 primary before: let the replica go on by GTID (CHANGE MASTER TO MASTER_USE_GTID=slave_pos)",
+            ));
+        }
         let deadline = Instant::now() + self.limits.catch_up;
         loop {
             let end = self.library.end();
@@ -519,7 +526,8 @@ mod tests {
         };
         change(&mut options);
         let at = Position { file: 1, offset: 4 };
-        let start = Start { at, state: StreamState::default(), skip: ReplicaState::default() };
+        let start =
+            Start { at, state: StreamState::default(), skip: ReplicaState::default(), seamless: None };
         Filter::new(&options, start)
     }
 

@@ -77,6 +77,8 @@ pub enum SqlClientError {
     Connection(io::Error),
     /// The server's error: number and text.
     Server(u16, String),
+    /// The server has sent its binlog to the end.
+    Ended,
 }
 
 impl fmt::Display for SqlClientError {
@@ -84,6 +86,7 @@ impl fmt::Display for SqlClientError {
         match self {
             Self::Connection(error) => error.fmt(f),
             Self::Server(code, text) => write!(f, "error {code}: {text}"),
+            Self::Ended => f.write_str("the primary has ended its binlog"),
         }
     }
 }

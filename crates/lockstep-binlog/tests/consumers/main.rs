@@ -185,7 +185,8 @@ fn slow_consumer_is_dropped_by_name_and_stops_nobody() {
     assert!(lag(&lab, 7).0 > 1 << 20, "{:?}", lag(&lab, 7));
     let purged = lab.library().purge_to(10, 1 << 20).unwrap();
     assert_eq!(purged.dropped, [name]);
-    assert_eq!(purged.removed.len(), 9);
+    // The slow one may have begun the second file already.
+    assert_eq!(kept.removed.len() + purged.removed.len(), 9);
     // The stream goes on for the other one.
     lab.append(10_001, 10);
     let last = last_event(&lab);

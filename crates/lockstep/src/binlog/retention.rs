@@ -44,7 +44,8 @@ pub(super) struct Purger {
 }
 
 impl Purger {
-    /// Begins. `dropped` counts the consumers that were dropped.
+    /// Begins. `dropped` counts the consumers that were dropped. The file with the number `needed` stays, and later ones:
+    /// a restart needs them.
     ///
     /// # Errors
     /// No thread can be started.
@@ -53,9 +54,10 @@ impl Purger {
         retention: Retention,
         log: Arc<MessageLog>,
         dropped: Arc<AtomicU64>,
+        needed: Option<Arc<AtomicU64>>,
     ) -> Result<Purger, String> {
         let (stop, stopped) = channel();
-        let mut step = Step { library, retention, log, dropped, kept_for: None, failed: None };
+        let mut step = Step { library, retention, log, dropped, needed, kept_for: None, failed: None };
         let work = move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 step.run();
@@ -83,6 +85,7 @@ struct Step {
     retention: Retention,
     log: Arc<MessageLog>,
     dropped: Arc<AtomicU64>,
+    needed: Option<Arc<AtomicU64>>,
     /// The consumer that the last line about a kept file named.
     kept_for: Option<String>,
     /// The last error.
@@ -92,6 +95,8 @@ struct Step {
 impl Step {
     fn run(&mut self) {
         let Some(oldest) = self.library.oldest_of_last(self.retention.keep) else { return };
+        let needed = self.needed.as_ref().map_or(oldest, |needed| needed.load(Ordering::SeqCst));
+        let oldest = oldest.min(needed);
         let purged = match self.library.purge_to(oldest, self.retention.keep_connected) {
             Ok(purged) => purged,
             Err(error) => {
@@ -176,15 +181,20 @@ mod tests {
         let size = library.files()[0].1;
         let retention = Retention { keep: 3 * size, keep_connected: 1 << 20 };
         let dropped = Arc::new(AtomicU64::new(0));
+        let needed = Arc::new(AtomicU64::new(0));
         let mut step = Step {
             library: library.clone(),
             retention,
             log,
             dropped: dropped.clone(),
+            needed: Some(needed.clone()),
             kept_for: None,
             failed: None,
         };
         let slow = library.reader("slow", Position { file: 2, offset: 4 }).unwrap();
+        step.run();
+        assert_eq!(library.files()[0].0, "bin.000001", "no position was saved yet");
+        needed.store(6, Ordering::SeqCst);
         step.run();
         step.run();
         assert_eq!(library.files()[0].0, "bin.000002");

@@ -52,7 +52,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let (library, dropped) = (writer.library().clone(), Arc::new(AtomicU64::new(0)));
     let space = Arc::new(DiskSpace::new(library.dir().to_owned(), log.clone(), ON_FULL));
     let report = Arc::new(Report::new(library.clone(), retention, space.clone(), dropped.clone()));
-    let _purger = Purger::start(library, retention, log.clone(), dropped)?;
+    let _purger = Purger::start(library, retention, log.clone(), dropped, None)?;
     let _accounts = match &upstream {
         Some(upstream) => {
             Some(AccountReader::start(upstream.accounts.clone(), accounts.clone(), log.clone())?)

@@ -4,13 +4,15 @@ use super::super::replace_durably;
 use super::first_event;
 use super::progress::{Begin, CopyNow};
 use bytes::Bytes;
-use lockstep_binlog::ingest::{Chunk, CopyEnd, FileName, Place, Verdict};
+use lockstep_binlog::ingest::{Chunk, CopyEnd, FileName, Origin, Place, Verdict};
 use lockstep_binlog::library::{Position, VerbatimWriter};
 use lockstep_binlog::{Gtid as BinlogGtid, Library, StreamState};
 use lockstep_node::core::{Gtid, Seqno, Uuid};
 use lockstep_node::{Ordered, ViewInfo};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the files are synced, and the position is saved.
@@ -25,6 +27,10 @@ pub(super) struct Saved {
     pub(super) end: Place,
     /// Which primary of the group that is in the binlog of.
     pub(super) generation: u32,
+    /// Which server that is.
+    pub(super) origin: Origin,
+    /// Whether the copy began later than the group's.
+    pub(super) is_partial: bool,
     /// The transactions that the copies of earlier primaries have.
     pub(super) earlier: StreamState,
 }
@@ -65,23 +71,34 @@ impl Saved {
         let offset = words.next()?.parse().ok()?;
         let end = Place { file, offset };
         let Some(generation) = words.next() else {
-            return Some(Saved { gtid, end, generation: 0, earlier: StreamState::default() });
+            // A version without takeovers has saved it.
+            let (origin, earlier) = (Origin::default(), StreamState::default());
+            return Some(Saved { gtid, end, generation: 0, origin, is_partial: false, earlier });
         };
         let generation = generation.parse().ok()?;
+        let origin = Origin::new(words.next()?.parse().ok()?);
+        let is_partial = match words.next()? {
+            "whole" => false,
+            "partial" => true,
+            _ => return None,
+        };
         let gtids: Vec<BinlogGtid> = match words.next() {
             None => Vec::new(),
             Some(list) => list.split(',').map(|gtid| gtid.parse().ok()).collect::<Option<_>>()?,
         };
         let earlier = StreamState::from_list(&gtids);
-        words.next().is_none().then_some(Saved { gtid, end, generation, earlier })
+        words.next().is_none().then_some(Saved { gtid, end, generation, origin, is_partial, earlier })
     }
 
     /// Saves it durably.
     fn save(&self, dir: &Path) -> Result<(), String> {
         let path = Saved::path(dir);
-        let Saved { gtid, end, generation, earlier } = self;
-        let later = if *generation > 0 { format!(" {generation} {earlier}") } else { String::new() };
-        let text = format!("{}:{} {} {}{later}\n", gtid.uuid, gtid.seqno, end.file, end.offset);
+        let Saved { gtid, end, generation, origin, is_partial, earlier } = self;
+        let (origin, kind) = (origin.number(), if *is_partial { "partial" } else { "whole" });
+        let text = format!(
+            "{}:{} {} {} {generation} {origin} {kind} {earlier}\n",
+            gtid.uuid, gtid.seqno, end.file, end.offset
+        );
         replace_durably(&path, &text)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))
     }
@@ -100,9 +117,13 @@ pub(super) struct Copy {
     history: Uuid,
     /// Whether all entries of the log were taken, from the first one on: then the group has no copy if this member has none.
     is_whole: bool,
+    /// Whether the copy began later: this member does not know whether the others took that file, nor what was before.
+    is_partial: bool,
     /// The last entry that was taken.
     done: Seqno,
     saved_seqno: Seqno,
+    /// The number of the file of the saved position; 0 if that is none of the present primary's.
+    saved_file: Arc<AtomicU64>,
     synced_at: Instant,
 }
 
@@ -120,18 +141,25 @@ impl Copy {
             reaches_earlier: false,
             history: Uuid::NIL,
             is_whole: false,
+            is_partial: false,
             done: -1,
             saved_seqno: -1,
+            saved_file: Arc::default(),
             synced_at: Instant::now(),
         };
-        if let Some(Saved { gtid, end, generation, earlier }) = saved {
+        if let Some(Saved { gtid, end, generation, origin, is_partial, earlier }) = saved {
             let at = Position { file: end.file.number(), offset: end.offset };
             let dir = dir_of(files, *generation);
             let writer = VerbatimWriter::open(&dir, end.file.base(), Some(at)).map_err(|e| e.to_string())?;
+            if *generation > 0 {
+                writer.library().continue_another();
+            }
             copy.writer = Some(writer);
-            copy.end = CopyEnd::new(*generation, end.clone());
+            copy.end = CopyEnd::new(*generation, *origin, end.clone());
             copy.earlier.clone_from(earlier);
+            copy.is_partial = *is_partial;
             (copy.history, copy.done, copy.saved_seqno) = (gtid.uuid, gtid.seqno, gtid.seqno);
+            copy.saved_file.store(at.file, Ordering::SeqCst);
         }
         Ok(copy)
     }
@@ -175,7 +203,20 @@ impl Copy {
                 ordered.seqno
             )
         })?;
-        let verdict = self.end.judge(&chunk);
+        let verdict = self.take(&chunk)?;
+        // Only now: a position behind an entry that failed would leave it out after a restart.
+        self.done = ordered.seqno;
+        Ok(verdict == Verdict::Gap)
+    }
+
+    fn take(&mut self, chunk: &Chunk) -> Result<Verdict, String> {
+        let before = self.end.generation();
+        let verdict = self.end.judge(chunk);
+        if verdict == Verdict::Gap && self.is_partial && chunk.generation > before {
+            return Err("another primary has taken over, and this copy does not end where the others' do: it began with a \
+                 file of a primary that the group had left. Start this member with an empty directory"
+                .into());
+        }
         let dir = dir_of(&self.files, self.end.generation());
         let fails = |error: lockstep_binlog::library::LibraryError| error.to_string();
         match verdict {
@@ -188,29 +229,41 @@ impl Copy {
                 if self.writer.is_none() {
                     // Files of a process that was killed before it saved a position are removed.
                     let writer = VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?;
+                    if self.end.generation() > 0 {
+                        writer.library().continue_another();
+                    }
+                    self.is_partial = !self.is_whole;
                     self.writer = Some(writer);
                 }
-                self.begin_file(&chunk)?;
+                self.begin_file(chunk)?;
             }
             Verdict::TakeOver => {
                 (self.earlier, self.reaches_earlier) = (self.transactions(), false);
+                self.saved_file.store(0, Ordering::SeqCst);
+                // The copy ends where the others' do. The first primary's Gtid_list names all that was before.
+                self.is_partial &= before > 0;
                 if let Some(writer) = &mut self.writer {
                     writer.sync().map_err(fails)?;
                 }
                 // As above. The files of the primary before stay: a restart may begin with them.
-                self.writer = Some(VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?);
-                self.begin_file(&chunk)?;
+                let writer = VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?;
+                writer.library().continue_another();
+                self.writer = Some(writer);
+                self.begin_file(chunk)?;
             }
         }
-        // Only now: a position behind an entry that failed would leave it out after a restart.
-        self.done = ordered.seqno;
-        Ok(verdict == Verdict::Gap)
+        Ok(verdict)
     }
 
     fn begin_file(&mut self, chunk: &Chunk) -> Result<(), String> {
         let writer = self.writer.as_mut().ok_or("the copy has no file")?;
         let begun = writer.begin_file(chunk.at.file.number());
         begun.and_then(|()| writer.append(&chunk.data)).map_err(|error| error.to_string())
+    }
+
+    /// The number of the file of the saved position, as it changes: that one must stay.
+    pub(super) fn saved_file(&self) -> Arc<AtomicU64> {
+        self.saved_file.clone()
     }
 
     /// The copy's end.
@@ -254,6 +307,8 @@ impl Copy {
         read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         Ok(Begin::Copy(Box::new(CopyNow {
             generation: self.end.generation(),
+            origin: self.end.origin(),
+            is_partial: self.is_partial,
             server_id: first_event(writer.library())?.server_id,
             end: end.clone(),
             last: (Place { file: end.file.clone(), offset: at.offset }, Bytes::from(event)),
@@ -273,16 +328,20 @@ impl Copy {
     /// # Errors
     /// The files cannot be written.
     pub(super) fn sync(&mut self) -> Result<Option<Seqno>, String> {
-        self.synced_at = Instant::now();
         let (Some(writer), Some(end)) = (&mut self.writer, self.end.place()) else { return Ok(None) };
+        // In the middle of an event the next entry is tried, and not the next second.
         if self.done == self.saved_seqno || !writer.is_between_events() {
             return Ok(None);
         }
         writer.sync().map_err(|e| e.to_string())?;
+        let number = end.file.number();
         let gtid = Gtid { uuid: self.history, seqno: self.done };
-        let (generation, earlier) = (self.end.generation(), self.earlier.clone());
-        Saved { gtid, end: end.clone(), generation, earlier }.save(&self.files)?;
-        self.saved_seqno = self.done;
+        let (generation, origin) = (self.end.generation(), self.end.origin());
+        let earlier = self.earlier.clone();
+        let is_partial = self.is_partial;
+        Saved { gtid, end: end.clone(), generation, origin, is_partial, earlier }.save(&self.files)?;
+        self.saved_file.store(number, Ordering::SeqCst);
+        (self.saved_seqno, self.synced_at) = (self.done, Instant::now());
         Ok(Some(self.done))
     }
 
@@ -305,6 +364,100 @@ impl Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_binlog::event::{Checksum, EventWriter, FormatDescription, GtidEvent, Stamp, gtid_flag};
+
+    /// A file's first chunk: its header, and one transaction.
+    fn first_chunk(generation: u32, number: u64, after: Option<(u64, u64)>) -> Chunk {
+        let mut events = EventWriter::at(4);
+        let stamp = Stamp { timestamp: 7, server_id: 10 };
+        events.format_description(&FormatDescription {
+            timestamp: 7,
+            server_id: 10,
+            version: "10.11".into(),
+            created: 0,
+            checksum: Checksum::Crc32,
+        });
+        events.gtid_list(stamp, &[]);
+        let (gtid, flags) = (BinlogGtid { domain: 0, server: 10, seqno: number }, gtid_flag::TRANSACTIONAL);
+        events.gtid(7, &GtidEvent { gtid, flags, commit_id: None, extra: vec![0; 6] });
+        events.xid(stamp, number);
+        let at = Place { file: FileName::new("bin", number).unwrap(), offset: 4 };
+        let data = events.finish().unwrap().into();
+        Chunk { generation, origin: Origin::new(u64::from(generation) + 1), at, after, data }
+    }
+
+    fn end_of(copy: &Copy) -> Option<(u64, u64)> {
+        copy.end.place().map(|end| (end.file.number(), end.offset))
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("lockstep-ingest-copy-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn sync_within_an_event_is_due_again_at_once() {
+        let dir = directory("sync");
+        let mut copy = Copy::open(&dir, None).unwrap();
+        copy.take(&first_chunk(0, 5, None)).unwrap();
+        copy.done = 3;
+        assert_eq!(copy.sync(), Ok(Some(3)));
+        assert_eq!(copy.saved_file().load(Ordering::SeqCst), 5);
+        // The begin of a longer event.
+        let at = copy.end.place().unwrap().clone();
+        let mut event = first_chunk(0, 5, None).data.slice(..25).to_vec();
+        event[13..17].copy_from_slice(&(at.offset as u32 + 999).to_le_bytes());
+        event[9..13].copy_from_slice(&999u32.to_le_bytes());
+        copy.take(&Chunk { at, data: event.into(), ..first_chunk(0, 5, None) }).unwrap();
+        copy.done = 4;
+        copy.synced_at = Instant::now().checked_sub(2 * SYNC_EVERY).unwrap();
+        assert_eq!(copy.sync(), Ok(None));
+        assert!(copy.is_sync_due());
+        drop(copy);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn copy_that_began_later_knows_it_until_a_takeover() {
+        let dir = directory("partial");
+        let mut copy = Copy::open(&dir, None).unwrap();
+        copy.take(&first_chunk(0, 5, Some((4, 99)))).unwrap();
+        copy.done = 3;
+        assert!(copy.is_partial);
+        copy.sync().unwrap();
+        assert!(Saved::load(&dir).unwrap().unwrap().is_partial);
+        // The others end elsewhere.
+        let end = end_of(&copy).map(|(number, offset)| (number + 1, offset));
+        let wrong = copy.take(&first_chunk(1, 2, end)).unwrap_err();
+        assert!(wrong.contains("empty directory"), "{wrong}");
+        // They end at the same place.
+        let end = end_of(&copy);
+        assert_eq!(copy.take(&first_chunk(1, 2, end)), Ok(Verdict::TakeOver));
+        assert!(!copy.is_partial);
+        assert_eq!(copy.saved_file().load(Ordering::SeqCst), 0, "the new primary's files are not saved yet");
+        drop(copy);
+        // A later primary's list need not name what was before.
+        let dir_later = directory("later");
+        let mut copy = Copy::open(&dir_later, None).unwrap();
+        copy.take(&first_chunk(1, 5, Some((4, 99)))).unwrap();
+        let end = end_of(&copy);
+        assert_eq!(copy.take(&first_chunk(2, 2, end)), Ok(Verdict::TakeOver));
+        assert!(copy.is_partial);
+        drop(copy);
+        // A copy from the log's begin.
+        let dir_whole = directory("whole");
+        let mut copy = Copy::open(&dir_whole, None).unwrap();
+        copy.is_whole = true;
+        copy.take(&first_chunk(0, 5, None)).unwrap();
+        assert!(!copy.is_partial);
+        assert_eq!(copy.take(&first_chunk(1, 2, None)), Ok(Verdict::Gap));
+        drop(copy);
+        for dir in [dir, dir_later, dir_whole] {
+            std::fs::remove_dir_all(&dir).unwrap();
+        }
+    }
 
     #[test]
     fn saved_position_round_trips_and_other_text_is_refused() {
@@ -314,14 +467,25 @@ mod tests {
         let uuid = Uuid([7; 16]);
         let end = Place { file: FileName::parse("mariadb-bin.000003").unwrap(), offset: 4711 };
         let gtid = Gtid { uuid, seqno: 12 };
-        let saved = Saved { gtid, end, generation: 0, earlier: StreamState::default() };
+        let origin = Origin::new(u64::MAX);
+        let saved =
+            Saved { gtid, end, generation: 0, origin, is_partial: false, earlier: StreamState::default() };
         let earlier: Vec<BinlogGtid> = ["0-1-9", "0-2-3", "5-1-1"].map(|gtid| gtid.parse().unwrap()).into();
-        let later = Saved { generation: 2, earlier: StreamState::from_list(&earlier), ..saved.clone() };
+        let later = Saved {
+            generation: 2,
+            is_partial: true,
+            earlier: StreamState::from_list(&earlier),
+            ..saved.clone()
+        };
         let empty = Saved { generation: 1, ..saved.clone() };
         for saved in [saved, later, empty] {
             saved.save(&dir).unwrap();
             assert_eq!(Saved::load(&dir), Ok(Some(saved)));
         }
+        // Saved by a version without takeovers.
+        std::fs::write(dir.join("position"), format!("{uuid}:12 mariadb-bin.000003 4711\n")).unwrap();
+        let old = Saved::load(&dir).unwrap().unwrap();
+        assert_eq!((old.generation, old.origin, old.end.offset), (0, Origin::default(), 4711));
         for text in [
             "",
             "x",
@@ -329,8 +493,10 @@ mod tests {
             &format!("{uuid}:-1 bin.000001 4"),
             &format!("{uuid}:1 bin 4"),
             &format!("{uuid}:1 bin.000001 4 x"),
-            &format!("{uuid}:1 bin.000001 4 1 0-1"),
-            &format!("{uuid}:1 bin.000001 4 1 0-1-1 x"),
+            &format!("{uuid}:1 bin.000001 4 1 5 whole 0-1"),
+            &format!("{uuid}:1 bin.000001 4 1 5 whole 0-1-1 x"),
+            &format!("{uuid}:1 bin.000001 4 1 5 0-1-1"),
+            &format!("{uuid}:1 bin.000001 4 1"),
         ] {
             std::fs::write(dir.join("position"), text).unwrap();
             assert!(Saved::load(&dir).is_err(), "{text}");

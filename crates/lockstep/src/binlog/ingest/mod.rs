@@ -231,6 +231,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
         replicas,
         report: report.clone(),
         retention,
+        saved_file: copy.saved_file(),
         log: log.clone(),
         generation: None,
         purger: None,
@@ -279,6 +280,8 @@ struct Output {
     replicas: Option<Replicas>,
     report: Arc<Report>,
     retention: Option<Retention>,
+    /// The number of the file with which a restart goes on.
+    saved_file: Arc<AtomicU64>,
     log: Arc<MessageLog>,
     /// Which primary of the group the files are of that are read now.
     generation: Option<u32>,
@@ -295,7 +298,13 @@ impl Output {
         self.purger = None;
         if let Some(retention) = self.retention {
             let dropped = Arc::new(AtomicU64::new(0));
-            self.purger = Some(Purger::start(library.clone(), retention, self.log.clone(), dropped)?);
+            self.purger = Some(Purger::start(
+                library.clone(),
+                retention,
+                self.log.clone(),
+                dropped,
+                Some(self.saved_file.clone()),
+            )?);
         }
         if let Some(replicas) = &mut self.replicas {
             replicas.begin(library, &self.report, &self.log)?;

@@ -2,8 +2,9 @@
 
 use super::progress::{Begin, CopyNow, Progress};
 use crate::log_member::MessageLog;
+use bytes::Bytes;
 use lockstep_binlog::event::MAGIC;
-use lockstep_binlog::ingest::{Continues, FileName, Follower, Place, SuccessorScan};
+use lockstep_binlog::ingest::{Continues, FileName, Follower, Origin, Place, SuccessorScan};
 use lockstep_binlog::wire::source::{Acknowledger, DumpRequest, Events, request_binlog};
 use lockstep_binlog::wire::sql_client::{SqlClient, SqlClientError, Target};
 use lockstep_node::core::EntryKind;
@@ -28,6 +29,7 @@ const LOST_AFTER: Duration = Duration::from_secs(5);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(300);
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// How often the same failure is logged.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// The events of one submission, if more have arrived.
@@ -65,14 +67,14 @@ enum Start {
     File(FileName),
     /// With the copy's last event, which the primary must have as well.
     Event(Box<CopyNow>),
-    /// With this file of another primary, whose binlog was found to continue the copy.
-    TakeOver(Box<CopyNow>, FileName),
+    /// With this file of another primary, whose binlog was found to continue the copy. It begins with these events.
+    TakeOver(Box<CopyNow>, FileName, Vec<Bytes>),
 }
 
 impl Start {
     fn place(&self) -> Place {
         match self {
-            Start::File(file) | Start::TakeOver(_, file) => begin_of(file.clone()),
+            Start::File(file) | Start::TakeOver(_, file, _) => begin_of(file.clone()),
             Start::Event(copy) => copy.last.0.clone(),
         }
     }
@@ -82,13 +84,23 @@ impl Start {
             Start::File(file) => Follower::of_file(file.clone()),
             Start::Event(copy) => {
                 let (place, event) = copy.last.clone();
-                Follower::after_event(copy.generation, place, event, copy.group)
+                Follower::after_event(copy.generation, copy.origin, place, event, copy.group)
             }
-            Start::TakeOver(copy, file) => {
+            Start::TakeOver(copy, file, events) => {
                 let after = (copy.end.file.number(), copy.end.offset);
-                Follower::taking_over(file.clone(), copy.generation.saturating_add(1), after)
+                let generation = copy.generation.saturating_add(1);
+                Follower::taking_over(file.clone(), generation, after).expecting(events.iter().cloned())
             }
         }
+    }
+
+    /// Which primary of the group is read, and which server: the one whose binlog has this first event.
+    fn reads(&self, first: &[u8]) -> Result<(u32, Origin), End> {
+        Ok(match self {
+            Start::File(_) => (0, Origin::of(first)?),
+            Start::Event(copy) => (copy.generation, copy.origin),
+            Start::TakeOver(copy, ..) => (copy.generation.saturating_add(1), Origin::of(first)?),
+        })
     }
 }
 
@@ -97,25 +109,14 @@ fn begin_of(file: FileName) -> Place {
     Place { file, offset: MAGIC.len() as u64 }
 }
 
-/// The use of the events.
-enum Purpose {
-    /// To compare the first one with the copy's last one.
-    Compare,
-    /// To copy them.
-    Copy {
-        /// The number of the connection.
-        number: u64,
-        /// Another connection, for questions.
-        control: SqlClient,
-    },
-}
-
 /// The reason why reading has ended.
 enum End {
     /// This member no longer leads, or the program ends.
     NotLeading,
     /// For people.
     Failed(String),
+    /// Another primary cannot take over, for people. The next attempt reads much of its binlog.
+    Refused(String),
 }
 
 impl<E: std::error::Error> From<E> for End {
@@ -136,7 +137,8 @@ impl PrimaryReader {
             let end = self.read();
             self.status.connected.store(false, Ordering::Relaxed);
             self.progress.disconnected();
-            if let End::Failed(text) = end {
+            let pause = if matches!(end, End::Refused(_)) { REFUSED_PAUSE } else { PAUSE };
+            if let End::Failed(text) | End::Refused(text) = end {
                 let is_new =
                     said.as_ref().is_none_or(|(last, at)| *last != text || at.elapsed() >= SAY_AGAIN);
                 if is_new && !self.progress.is_stopped() {
@@ -147,7 +149,7 @@ impl PrimaryReader {
                     );
                     said = Some((text, Instant::now()));
                 }
-                std::thread::sleep(PAUSE);
+                self.progress.pause(pause);
             }
         }
     }
@@ -176,18 +178,28 @@ impl PrimaryReader {
         }
         let mut connection = SqlClient::connect(&self.config.primary)?;
         Facts::read(&mut connection)?;
-        let begin = self.begin(&mut connection)?;
+        let id = server_id(&mut connection)?;
+        let begin = self.begin(&mut connection, &id)?;
         // A semi-synchronous request acknowledges everything before its place: the primary's binlog is compared before that.
-        if !matches!(begin, Start::TakeOver(..)) {
-            let (events, _) = self.request(connection, &begin.place(), false)?;
-            self.follow(events, begin.follower(), Purpose::Compare)?;
-        }
-        let connection = SqlClient::connect(&self.config.primary)?;
+        let (events, _) = self.request(connection, &begin.place(), false)?;
+        let first = self.compare(events, begin.follower())?;
+        let reads = begin.reads(&first)?;
+        let mut connection = SqlClient::connect(&self.config.primary)?;
         let control = SqlClient::connect(&self.config.primary)?;
+        // An address may move to another server between two connections.
+        let now = server_id(&mut connection)?;
+        if now != id {
+            return Err(End::Failed(format!(
+                "it has server id {now} now, and had {id}: another server answers"
+            )));
+        }
         let (events, acknowledger) = self.request(connection, &begin.place(), true)?;
-        let follower = begin.follower();
-        let number = self.progress.connected(acknowledger, follower.generation());
-        self.follow(events, follower, Purpose::Copy { number, control })
+        let follower = match &begin {
+            Start::File(_) => begin.follower().expecting([first]),
+            _ => begin.follower(),
+        };
+        let number = self.progress.connected(acknowledger, reads);
+        self.follow(events, follower, number, control)
     }
 
     fn request(
@@ -236,29 +248,31 @@ impl PrimaryReader {
     }
 
     /// Where to begin.
-    fn begin(&self, connection: &mut SqlClient) -> Result<Start, End> {
+    fn begin(&self, connection: &mut SqlClient, id: &str) -> Result<Start, End> {
         match self.progress.begin(CATCH_UP) {
             None => Err(End::Failed("the copy's end is not known yet".into())),
             Some(Begin::Copy(copy)) => {
-                let id = connection.value("SELECT @@GLOBAL.server_id")?.unwrap_or_default();
                 if id == copy.server_id.to_string() {
                     return Ok(Start::Event(copy));
                 }
-                let file = self.successors_file(connection, &copy).map_err(|end| match end {
+                if copy.is_partial {
+                    self.progress.fail(format!(
+                        "this member leads, and {} has server id {id}, and not the primary's so far, {}. This member began with \
+                         an empty directory, and cannot tell whether that server has all transactions that were \
+                         acknowledged: it ends, so that another member leads. Start it again",
+                        self.config.primary.address, copy.server_id
+                    ));
+                    return Err(End::NotLeading);
+                }
+                let (file, events) = self.successors_file(connection, &copy).map_err(|end| match end {
                     End::NotLeading => End::NotLeading,
-                    End::Failed(text) => End::Failed(format!(
+                    End::Refused(text) | End::Failed(text) => End::Refused(format!(
                         "it has server id {id}, and the primary so far had {}: it cannot take over, because {text}. Nothing is \
                          acknowledged",
                         copy.server_id
                     )),
                 })?;
-                let text = format!(
-                    "{} (server id {id}) has all transactions that were acknowledged, and takes over from the primary so far \
-                     (server id {}): the copy goes on with {file}",
-                    self.config.primary.address, copy.server_id
-                );
-                self.log.write(Level::Info, &text);
-                Ok(Start::TakeOver(copy, file))
+                Ok(Start::TakeOver(copy, file, events))
             }
             Some(Begin::Unknown) => {
                 // Others have the copy, and may lead.
@@ -280,16 +294,20 @@ impl PrimaryReader {
     }
 
     /// The file of another primary with which this copy goes on: the newest one that has, from its begin on, all that the
-    /// copy does not have.
-    fn successors_file(&self, connection: &mut SqlClient, copy: &CopyNow) -> Result<FileName, End> {
+    /// copy does not have. Also the events that begin it.
+    fn successors_file(
+        &self,
+        connection: &mut SqlClient,
+        copy: &CopyNow,
+    ) -> Result<(FileName, Vec<Bytes>), End> {
         let rows = connection.rows("SHOW BINARY LOGS")?;
         let names = rows.into_iter().rev().filter_map(|row| row.into_iter().next().flatten());
         let mut before = None;
         for name in names {
             let file = FileName::parse(&name)?;
             match self.scan_successor(&file, copy)? {
-                Continues::NotFrom(gtid) => before = Some((file, gtid)),
-                Continues::Yes | Continues::Maybe => return Ok(file),
+                (Continues::NotFrom(gtid), _) => before = Some((file, gtid)),
+                (Continues::Yes | Continues::Maybe, events) => return Ok((file, events)),
             }
         }
         Err(End::Failed(match before {
@@ -301,65 +319,73 @@ impl PrimaryReader {
         }))
     }
 
-    /// Reads another primary's binlog from this file on, until it is known whether the copy goes on with the file.
-    fn scan_successor(&self, file: &FileName, copy: &CopyNow) -> Result<Continues, End> {
+    /// Reads another primary's binlog from this file on, until it is known whether the copy goes on with the file. Also
+    /// returns the events that begin the file.
+    fn scan_successor(&self, file: &FileName, copy: &CopyNow) -> Result<(Continues, Vec<Bytes>), End> {
         let connection = SqlClient::connect(&self.config.primary)?;
         let (mut events, _) = self.request(connection, &begin_of(file.clone()), false)?;
         let mut scan = SuccessorScan::new(copy.transactions.clone());
-        let (mut heard, mut bytes) = (Instant::now(), 0);
+        let mut silence = Silence::default();
         while self.leads() {
             let next = events.next(LOOK).map_err(|error| match scan.missing().filter(|_| has_ended(&error)) {
                 Some(gtid) => End::Failed(format!(
                     "its binlog ends without transaction {gtid}, which this copy has. Promote a server that has it, and that has \
-                     had log_slave_updates=ON"
+                     had log_slave_updates=ON. If nobody writes in that domain any more, a server that was built from a backup has \
+                     it in no binlog file, and cannot take over"
                 )),
                 None => error.into(),
             })?;
-            if events.received() != bytes {
-                (heard, bytes) = (Instant::now(), events.received());
-            } else if heard.elapsed() >= SILENCE {
-                return Err(End::Failed(format!("it has been silent for {} s", SILENCE.as_secs())));
-            }
+            silence.check(&events)?;
             if let Some(received) = next {
                 match scan.pass(&received.event)? {
                     Continues::Maybe => {}
-                    known => return Ok(known),
+                    known => return Ok((known, scan.begin().to_vec())),
                 }
             }
         }
         Err(End::NotLeading)
     }
 
-    /// Reads until this member no longer leads, or the comparison has ended.
-    fn follow(&self, mut events: Events, mut follower: Follower, mut purpose: Purpose) -> Result<(), End> {
+    /// Compares the first events with those that are known. Returns the first one.
+    fn compare(&self, mut events: Events, mut follower: Follower) -> Result<Bytes, End> {
+        let mut first = None;
+        let mut silence = Silence::default();
+        while self.leads() {
+            let next = events.next(LOOK).map_err(|error| refused(error, follower.place()))?;
+            silence.check(&events)?;
+            let Some(received) = next else { continue };
+            if follower.take(&received.event)? {
+                let first = first.get_or_insert_with(|| Bytes::from(received.event));
+                if follower.is_compared() {
+                    return Ok(first.clone());
+                }
+            }
+        }
+        Err(End::NotLeading)
+    }
+
+    /// Copies until this member no longer leads. `number` is the connection's; `control` is another one, for questions.
+    fn follow(
+        &self,
+        mut events: Events,
+        mut follower: Follower,
+        number: u64,
+        mut control: SqlClient,
+    ) -> Result<(), End> {
         let begin = follower.place().clone();
         let mut facts: Option<Facts> = None;
         let mut asked = Instant::now();
         let (mut submitted, mut trx) = (0, 0);
-        let (mut heard, mut bytes) = (Instant::now(), 0);
+        let mut silence = Silence::default();
         let mut moved = (Instant::now(), 0);
         while self.leads() {
-            if let Purpose::Copy { .. } = &purpose {
-                self.check_way(submitted, &mut moved)?;
-            }
+            self.check_way(submitted, &mut moved)?;
             let mut next = events.next(LOOK).map_err(|error| refused(error, follower.place()))?;
-            // A large event takes time: each byte counts.
-            if events.received() != bytes {
-                (heard, bytes) = (Instant::now(), events.received());
-            } else if heard.elapsed() >= SILENCE {
-                return Err(End::Failed(format!("it has been silent for {} s", SILENCE.as_secs())));
-            }
+            silence.check(&events)?;
             while let Some(received) = next {
                 let is_in_file = follower.take(&received.event)?;
-                let Purpose::Copy { number, control } = &mut purpose else {
-                    if is_in_file {
-                        return Ok(());
-                    }
-                    next = events.next_received().map_err(|error| refused(error, follower.place()))?;
-                    continue;
-                };
                 if is_in_file && facts.is_none() {
-                    let now = Facts::read(control)?;
+                    let now = Facts::read(&mut control)?;
                     let text = format!(
                         "reads the binlog of {} ({}) from {begin}",
                         self.config.primary.address, now.version
@@ -373,18 +399,19 @@ impl PrimaryReader {
                 }
                 let is_full = follower.waiting() >= BATCH;
                 if is_full {
-                    self.submit_all(*number, &mut follower, &mut submitted, &mut trx)?;
+                    self.submit_all(number, &mut follower, &mut submitted, &mut trx)?;
                 }
                 next = events.next_received()?;
             }
-            if let Purpose::Copy { number, control } = &mut purpose {
-                self.submit_all(*number, &mut follower, &mut submitted, &mut trx)?;
-                if facts.is_some() && asked.elapsed() >= ASK_EVERY {
-                    asked = Instant::now();
-                    let now = Facts::read(control)?;
-                    self.announce(&now, facts.as_ref());
-                    facts = Some(now);
-                }
+            // Nothing leaves before it is known that this is the server that was compared.
+            if follower.is_compared() {
+                self.submit_all(number, &mut follower, &mut submitted, &mut trx)?;
+            }
+            if facts.is_some() && asked.elapsed() >= ASK_EVERY {
+                asked = Instant::now();
+                let now = Facts::read(&mut control)?;
+                self.announce(&now, facts.as_ref());
+                facts = Some(now);
             }
         }
         Ok(())
@@ -459,9 +486,38 @@ impl PrimaryReader {
     }
 }
 
-/// Whether the primary has ended the connection, as at the end of its binlog.
+/// How long the primary has sent nothing.
+struct Silence {
+    since: Instant,
+    received: u64,
+}
+
+impl Default for Silence {
+    fn default() -> Silence {
+        Silence { since: Instant::now(), received: 0 }
+    }
+}
+
+impl Silence {
+    /// Fails if it lasts too long. A large event takes time: each byte counts.
+    fn check(&mut self, events: &Events) -> Result<(), End> {
+        if events.received() != self.received {
+            (self.since, self.received) = (Instant::now(), events.received());
+        } else if self.since.elapsed() >= SILENCE {
+            return Err(End::Failed(format!("it has been silent for {} s", SILENCE.as_secs())));
+        }
+        Ok(())
+    }
+}
+
+/// The id of the server that answers.
+fn server_id(connection: &mut SqlClient) -> Result<String, End> {
+    Ok(connection.value("SELECT @@GLOBAL.server_id")?.unwrap_or_default())
+}
+
+/// Whether the primary has sent all of its binlog. A connection that breaks says nothing about it.
 fn has_ended(error: &SqlClientError) -> bool {
-    matches!(error, SqlClientError::Connection(why) if why.kind() == std::io::ErrorKind::UnexpectedEof)
+    matches!(error, SqlClientError::Ended)
 }
 
 /// The error of a primary that does not send the binlog from this place on.

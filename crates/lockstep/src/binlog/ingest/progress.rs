@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockstep_binlog::StreamState;
 use lockstep_binlog::event::Group;
-use lockstep_binlog::ingest::{CopyEnd, Place};
+use lockstep_binlog::ingest::{CopyEnd, Origin, Place};
 use lockstep_binlog::wire::source::Acknowledger;
 use lockstep_node::core::Seqno;
 
@@ -30,6 +30,10 @@ pub(super) enum Begin {
 pub(super) struct CopyNow {
     /// Which primary of the group the copy's last file is of.
     pub(super) generation: u32,
+    /// Which server that is.
+    pub(super) origin: Origin,
+    /// Whether the copy began later than the group's.
+    pub(super) is_partial: bool,
     /// The server id of that primary.
     pub(super) server_id: u32,
     /// The copy's end.
@@ -75,9 +79,10 @@ struct State {
     gaps: u64,
     /// Why this member must end, for people.
     failed: Option<String>,
-    /// Places that the primary waits for, ascending, which primary of the group it is, and the connection for the answers.
+    /// Places that the primary waits for, ascending, which server and primary of the group it is, and the connection for
+    /// the answers.
     acks: VecDeque<Place>,
-    reads_generation: u32,
+    reads: (u32, Origin),
     acknowledger: Option<Acknowledger>,
     acknowledged: Option<Place>,
     /// The end of the bytes that have arrived from the primary.
@@ -136,8 +141,8 @@ impl Progress {
 
     /// Answers the primary for all that is in the copy now.
     fn acknowledge(state: &mut State) {
-        // The places of the primary before say nothing about this one.
-        let is_this = state.end.generation() == state.reads_generation;
+        // The places of another server say nothing about this one.
+        let is_this = (state.end.generation(), state.end.origin()) == state.reads;
         let Some(end) = state.end.place().filter(|_| is_this) else { return };
         let has = |place: &Place| (place.file.number(), place.offset) <= (end.file.number(), end.offset);
         let mut last = None;
@@ -165,10 +170,10 @@ impl Progress {
     }
 
     /// Reading begins: acknowledgements leave by this connection, to this primary of the group. Returns its number.
-    pub(super) fn connected(&self, acknowledger: Acknowledger, generation: u32) -> u64 {
+    pub(super) fn connected(&self, acknowledger: Acknowledger, reads: (u32, Origin)) -> u64 {
         let mut state = self.lock();
         state.acks.clear();
-        state.reads_generation = generation;
+        state.reads = reads;
         state.acknowledger = Some(acknowledger);
         state.connection += 1;
         (state.seen, state.gaps) = (0, 0);
@@ -247,7 +252,48 @@ impl Progress {
         self.changed.notify_all();
     }
 
+    /// Waits this long, or until the program ends.
+    pub(super) fn pause(&self, time: Duration) {
+        let state = self.lock();
+        let _ = self.changed.wait_timeout_while(state, time, |state| !state.stopped);
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.lock().stopped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_binlog::ingest::FileName;
+
+    #[test]
+    fn pause_lasts_over_changes_and_ends_with_the_program() {
+        let progress = Progress::default();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| progress.saw_own(0, false));
+            progress.pause(Duration::from_millis(200));
+        });
+        assert!(began.elapsed() >= Duration::from_millis(200));
+        progress.stop();
+        progress.pause(Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn copy_of_another_server_acknowledges_nothing() {
+        let place = |number, offset| Place { file: FileName::new("bin", number).unwrap(), offset };
+        let waiting = |generation: u32, origin: u64| {
+            let progress = Progress::default();
+            progress.lock().reads = (1, Origin::new(7));
+            progress.expects_ack(place(5, 300));
+            let end = CopyEnd::new(generation, Origin::new(origin), place(9, 200));
+            progress.took(3, &end);
+            progress.lock().acks.len()
+        };
+        assert_eq!(waiting(1, 7), 0);
+        assert_eq!(waiting(1, 8), 1, "another server in the same generation");
+        assert_eq!(waiting(0, 7), 1, "the primary before");
     }
 }
