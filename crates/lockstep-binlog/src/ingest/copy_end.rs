@@ -176,7 +176,7 @@ mod tests {
         let first = of(1, 2, 4, 196, Some((7, 100)));
         assert_eq!(end.judge(&first), Verdict::TakeOver);
         assert_eq!((end.generation(), end.place().unwrap().to_string().as_str()), (1, "bin.000002:200"));
-        // The same once more, by another leader; and chunks of the primary before, whatever places they have.
+        // Another leader proposes the same once more. Chunks of the former primary have any places.
         for late in
             [first, chunk(7, 100, 10, None), chunk(2, 150, 100, None), chunk(3, 4, 10, Some((2, 200)))]
         {

@@ -30,9 +30,9 @@ struct Pending {
     runs: Vec<Run>,
     /// Once it was sent.
     payload: Option<Bytes>,
-    /// Of data.
+    /// The bytes of its data.
     bytes: u64,
-    /// Of data and of what its runs take beside them.
+    /// The memory of its data and its runs.
     memory: u64,
 }
 

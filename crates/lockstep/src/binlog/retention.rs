@@ -23,7 +23,7 @@ pub(super) struct Retention {
 }
 
 impl Retention {
-    /// Of the options `--keep` and `--keep-connected`, whose default is twice the other one.
+    /// The values of the options `--keep` and `--keep-connected`. The second one defaults to twice the first.
     ///
     /// # Errors
     /// They contradict each other.

@@ -27,7 +27,7 @@ const SERVER_ID: u32 = 5000;
 /// A row's id, and when its transaction was complete at a consumer.
 pub(super) type Arrival = (u64, Instant);
 
-/// What has arrived at all consumers.
+/// The transactions that have arrived at all consumers.
 pub(super) struct Arrived {
     /// Of each consumer.
     pub(super) rows: Vec<Vec<Arrival>>,

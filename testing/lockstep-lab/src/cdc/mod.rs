@@ -21,7 +21,7 @@ use rig::Rig;
 /// Both processors count as full above this part of their time.
 pub const FULL: f64 = 0.95;
 
-/// Whose binlog it is.
+/// The server whose binlog the consumers read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setup {
     /// One MariaDB server; consumers read its binlog.
@@ -182,7 +182,7 @@ fn measure(rig: &Rig, spec: &Spec, consumers: usize, pace: Pace, ids: &mut load:
     let before = (rig.cpu_of(&senders)?, rig.server_cpu()?, machine_cpu_time()?, Instant::now());
     let written = load::write(rig.writer(), spec.writers, pace, spec.window, ids)?;
     let (machine, wall) = (machine_cpu_time()?, before.3.elapsed());
-    // What is sent after the load's end belongs to it.
+    // Events that the server sends after the load's end belong to the load.
     let arrived = readers.finish(written.transactions())?;
     let (sent, server) = (rig.cpu_of(&senders)?, rig.server_cpu()?);
     drop(arrived.connections);

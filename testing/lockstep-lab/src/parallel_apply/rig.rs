@@ -435,7 +435,7 @@ fn replica_in(plain: &Plain) -> Result<Server> {
     Ok(server)
 }
 
-/// One member: who applies elsewhere is the replica.
+/// Starts a cluster of one member, because only the replica applies.
 fn start_served(spec: &Spec) -> Result<Served> {
     let mut cluster = start_cluster(1, spec)?;
     let mut member = BinlogMember::serve(&cluster, "binlog", None, spec.lockstep.as_deref())?;

@@ -67,7 +67,7 @@ enum Start {
     File(FileName),
     /// With the copy's last event, which the primary must have as well.
     Event(Box<CopyNow>),
-    /// With this file of another primary, whose binlog was found to continue the copy. It begins with these events.
+    /// With this file of another primary, which begins with these events. A scan has shown that its binlog continues the copy.
     TakeOver(Box<CopyNow>, FileName, Vec<Bytes>),
 }
 

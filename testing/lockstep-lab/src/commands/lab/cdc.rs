@@ -259,7 +259,7 @@ fn catching_up(results: &Results, setups: &[Setup]) -> Section {
     Section { heading: "Catching up".into(), table, ..Section::default() }
 }
 
-/// What was wanted, beside the measurements.
+/// The goals, beside the measurements.
 fn targets(results: &Results, consumers: &[u64]) -> Section {
     let median = |setup: Setup, load: &str, count: u64, field: &str| {
         results.median(setup.name(), field, |m| m["load"] == load && m["consumers"] == count)
