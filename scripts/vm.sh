@@ -125,26 +125,6 @@ RemainAfterExit=yes
 [Install]
 WantedBy=multi-user.target
 GUEST
-    # Debian's resource for the data disk; `guest-drbd` writes the protocol.
-    cat >"$new/usr/local/sbin/guest-drbd" <<'GUEST'
-#!/bin/sh
-# guest-drbd A|B|C: the resource r0 on the data disk.
-set -eu
-cat >/etc/drbd.conf <<CONF
-global { usage-count no; }
-resource r0 {
-    protocol $1;
-    disk { disk-flushes yes; md-flushes yes; al-extents 6007; c-max-rate 1G; resync-rate 200M; }
-    net { max-buffers 8000; max-epoch-size 8000; verify-alg crc32c; }
-    device /dev/drbd0;
-    disk /dev/disk/by-id/virtio-data;
-    meta-disk internal;
-    on a { address 10.77.0.1:7789; }
-    on b { address 10.77.0.2:7789; }
-}
-CONF
-GUEST
-    chmod 755 "$new/usr/local/sbin/guest-drbd"
     local unit
     for unit in mariadb nbd-client drbd apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer \
         e2scrub_all.timer e2scrub_reap systemd-timesyncd man-db.timer xfs_scrub_all.timer; do
@@ -271,17 +251,18 @@ secure() {
 }
 
 start() {
-    local guest deadline
+    local guest deadline patience=180
+    [ "$accel" = kvm ] || patience=900
     [ $# -gt 0 ] || set -- a b
     for guest in "$@"; do
         known "$guest"
         is_running "$guest" || launch "$guest"
     done
     for guest in "$@"; do
-        deadline=$((SECONDS + 180))
+        deadline=$((SECONDS + patience))
         until secure "$guest" true </dev/null 2>/dev/null; do
             is_running "$guest" || fail "guest $guest ended while it started: see $dir/$guest.log"
-            [ $SECONDS -lt $deadline ] || fail "guest $guest does not answer after three minutes: see $dir/$guest.log"
+            [ $SECONDS -lt $deadline ] || fail "guest $guest does not answer after $patience s: see $dir/$guest.log"
             sleep 0.3
         done
     done

@@ -6,6 +6,7 @@
 
 mod arbitrator;
 mod bench;
+pub mod block;
 mod catch_up;
 pub mod chaos;
 mod cluster;

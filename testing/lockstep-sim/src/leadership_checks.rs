@@ -110,7 +110,8 @@ impl LeadershipChecks {
 
     /// The last time since which a majority of these voters has been heard.
     fn majority_heard_since(&self, membership: &Membership, local: Micros) -> Micros {
-        let heard = |id: MemberId| if id == self.id { local } else { self.heard.get(&id).copied().unwrap_or(0) };
+        let heard =
+            |id: MemberId| if id == self.id { local } else { self.heard.get(&id).copied().unwrap_or(0) };
         let mut times: Vec<Micros> = membership.voters().map(heard).collect();
         times.sort_unstable();
         times.iter().rev().nth(membership.majority() - 1).copied().unwrap_or(0)

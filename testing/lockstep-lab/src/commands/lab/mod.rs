@@ -4,6 +4,7 @@
 //! folder. The rest is common: [`drive`] runs set-ups in turns ([`turns`]) and resumes, [`folder`] keeps what was measured, [`results`] has it, and
 //! [`page`] and [`svg`] show it.
 
+mod block;
 mod caught_up;
 mod drive;
 mod files;
@@ -42,6 +43,9 @@ pub enum LabCommand {
     /// Cost of flushing and of a second server: sysbench's OLTP loads on MariaDB alone, semi-synchronous, on Galera and on
     /// Lockstep, each server on a file system and a processor of its own. Needs root, and mkfs.xfs.
     Shootout(shootout::Args),
+    /// A replicated block device between two virtual machines: DRBD, and `lockstep block`, on the same disks, near and far.
+    /// Needs root, QEMU and KVM.
+    Block(block::Args),
     /// Print the tables of a folder of results, and write its report.html anew. Exit code 3 as of the run: not all is in it that
     /// was to be measured.
     Report(ReportArgs),
@@ -61,6 +65,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<ExitCode, String> {
         LabCommand::ParallelApply(args) => parallel_apply::run(args),
         LabCommand::Synchronous(args) => synchronous::run(args),
         LabCommand::Shootout(args) => shootout::run(args),
+        LabCommand::Block(args) => block::run(args),
         LabCommand::Report(args) => {
             let results = results::Results::load(&args.dir)?;
             let page = match results.about["experiment"].as_str() {
@@ -68,6 +73,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<ExitCode, String> {
                 Some(parallel_apply::NAME) => parallel_apply::page,
                 Some(synchronous::NAME) => synchronous::page,
                 Some(shootout::NAME) => shootout::page,
+                Some(block::NAME) => block::page,
                 other => {
                     return Err(format!(
                         "{}: {} is no experiment of this version",
