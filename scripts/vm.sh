@@ -233,6 +233,8 @@ launch() {
             -device "virtio-net-pci,netdev=link,mac=52:54:00:77:00:0$host,host_mtu=9000" \
             </dev/null >"$dir/$guest.err" 2>&1 &
         echo $! >"$dir/$guest.pid"
+        # Or else bash reports its end.
+        disown
         echo "$port" >"$dir/$guest.port"
         sleep 0.5
         ! is_running "$guest" || return 0

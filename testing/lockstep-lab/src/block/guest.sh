@@ -107,6 +107,13 @@ is_whole() {
 
 all_vote() { lockstep status --json --socket /data/member/lockstep.sock | grep -q '"voters_connected":3'; }
 
+# Makes both disks count as equal, because a first copy is not what is measured. DRBD refuses it for a moment after the
+# connection was made.
+drbd_equal() {
+    drbdadm -- --clear-bitmap new-current-uuid r0 || true
+    drbdadm dstate r0 | grep -qx UpToDate/UpToDate
+}
+
 # Attaches the kernel's client by an export's name.
 attach() { nbd-client -unix /run/disk.nbd -name "$1" -timeout 0 /dev/nbd0; }
 
@@ -143,8 +150,7 @@ drbd-create)
     ;;
 drbd-first)
     until_ok 600 sh -c 'drbdadm cstate r0 | grep -qx Connected'
-    # Both disks count as equal: a first copy is not what is measured.
-    drbdadm -- --clear-bitmap new-current-uuid r0
+    until_ok 100 drbd_equal
     until_ok 100 drbdadm primary r0
     use /dev/drbd0
     ;;

@@ -17,7 +17,7 @@ const SKIPPED: i32 = 77;
 /// A command in a guest that takes longer has failed: emulated processors are slow.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Of the two guests.
+/// One of the two guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guest {
     /// The primary.
@@ -73,7 +73,11 @@ impl Scripts {
             Some(0) => Ok(()),
             code => {
                 let text = String::from_utf8_lossy(&output.stderr);
-                let why = text.trim().trim_start_matches("vm: ").trim_start_matches("skipped: ").to_owned();
+                let why = text
+                    .trim()
+                    .trim_start_matches("vm: ")
+                    .trim_start_matches("skipped: ")
+                    .replace("VM_ACCEL=tcg", "--emulated");
                 let hint = if code == Some(SKIPPED) { why } else { format!("scripts/vm.sh check: {why}") };
                 Err(LocalError::Missing { what: "a pair of virtual machines".into(), hint })
             }
@@ -85,7 +89,7 @@ impl Scripts {
         run_to_end(self.command(None).arg("build")).map(drop)
     }
 
-    /// What the guests run: name and version of the important packages, one a line.
+    /// Name and version of the guests' important packages, one a line.
     pub(crate) fn versions(&self) -> Result<String> {
         let path = self.dir.join("versions");
         std::fs::read_to_string(&path).map_err(LocalError::path("read", &path))

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::machine::machine_cpu_time;
 use guests::{Guest, Guests, Scripts};
 
-/// What the loads write to.
+/// The device that the loads write to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setup {
     /// The data disk of the primary itself.
@@ -90,7 +90,7 @@ impl Setup {
     }
 }
 
-/// What is measured.
+/// The parameters of the experiment.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// The folder of images and sockets.
@@ -168,7 +168,7 @@ pub struct Latency {
     pub p99: f64,
 }
 
-/// What a load found.
+/// The result of a load.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// The load: a name of [`Load`]'s, or `mariadb`.
@@ -194,7 +194,7 @@ pub struct Failover {
     pub written: Duration,
 }
 
-/// What a run of a set-up found.
+/// The result of one run of a set-up.
 #[derive(Debug, Clone, Default)]
 pub struct Run {
     /// The loads.

@@ -157,7 +157,7 @@ fn outcome(run: &Run, versions: &str) -> CaseResult {
     outcome
 }
 
-/// What is measured by one load at one distance.
+/// The repeats of one load at one distance.
 fn stat(results: &Results, setup: Setup, load: &str, depth: u64, rtt: u64, field: &str) -> Option<Stat> {
     results
         .stat(&setup.name(), field, |m| m["load"] == load && m["depth"] == depth && m["round_trip_ms"] == rtt)
