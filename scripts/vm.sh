@@ -247,8 +247,8 @@ launch() {
 secure() {
     local guest=$1
     shift
-    ssh -q -T -i "$dir/key" -p "$(cat "$dir/$guest.port")" -o BatchMode=yes -o StrictHostKeyChecking=no \
-        -o UserKnownHostsFile=/dev/null -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=12 \
+    ssh -o LogLevel=ERROR -T -i "$dir/key" -p "$(cat "$dir/$guest.port")" -o BatchMode=yes -o StrictHostKeyChecking=no \
+        -o UserKnownHostsFile=/dev/null -o ConnectTimeout=30 -o ServerAliveInterval=5 -o ServerAliveCountMax=12 \
         root@127.0.0.1 "$@"
 }
 
