@@ -302,7 +302,12 @@ run)
     [ $# -ge 2 ] || fail "usage: vm.sh run a|b COMMAND"
     known "$1"
     is_running "$1" || fail "guest $1 does not run: scripts/vm.sh start"
-    secure "$@"
+    code=0
+    secure "$@" || code=$?
+    if [ "$code" = 255 ]; then
+        if is_running "$1"; then say "guest $1 runs, and its ssh failed"; else say "guest $1 has ended"; fi
+    fi
+    exit "$code"
     ;;
 copy)
     [ $# = 3 ] || fail "usage: vm.sh copy a|b FILE PATH"

@@ -255,20 +255,27 @@ fn rates(results: &Results, setups: &[Setup], load: Load, depths: &[u64], rtt: u
 
 fn latencies(results: &Results, setups: &[Setup], depths: &[u64], rtts: &[u64]) -> Section {
     let depth = depths.first().copied().unwrap_or(1);
-    let mut table = Table::new(&["ms of an fsync", "away, ms", "median", "95 %", "99 %"]);
+    let mut table =
+        Table::new(&["ms", "away, ms", "write and fsync, mean", "the fsync: median", "95 %", "99 %"]);
     for setup in setups {
         for rtt in rtts.iter().filter(|rtt| **rtt == 0 || setup.is_replicated()) {
-            let cell = |field| {
-                stat(results, *setup, Load::Synced.name(), depth, *rtt, field)
-                    .map_or_else(|| "–".into(), |stat| stat.median_text())
-            };
+            let of = |field| stat(results, *setup, Load::Synced.name(), depth, *rtt, field);
+            let cell = |field| of(field).map_or_else(|| "–".into(), |stat| stat.median_text());
+            // In a closed loop, mean time = requests in flight / rate.
+            let mean = of("per_s").map_or_else(
+                || "–".into(),
+                |stat| format!("{}{}", number(1e3 * depth as f64 / stat.median), stat.doubt()),
+            );
             let cells = ["ms_median", "ms_95", "ms_99"].map(cell);
-            table.row([setup.what(), rtt.to_string()].into_iter().chain(cells));
+            table.row([setup.what(), rtt.to_string(), mean].into_iter().chain(cells));
         }
     }
     Section {
-        heading: "How long an fsync takes".into(),
-        text: format!("With {depth} in flight."),
+        heading: "How long a write with fsync takes".into(),
+        text: format!(
+            "With {depth} in flight. DRBD's protocol C waits for the other machine in the write, ours in the fsync: compare the \
+             sum."
+        ),
         table,
         ..Section::default()
     }
