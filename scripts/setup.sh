@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the packages that a bare Debian 12 lacks for building and running Lockstep (`setup.sh up`), or also for testing
-# it (`setup.sh test`). It installs only missing packages, so a second run takes no time and needs no root.
+# it (`setup.sh test`), or only what virtual machines need (`setup.sh vm`, for scripts/vm.sh). It installs only missing
+# packages, so a second run takes no time and needs no root.
 #
 # It does not start Debian's services (MariaDB, the exporter), and disables those that it installs: Lockstep's clusters
 # run beside them, on their own ports and folders.
@@ -13,9 +14,9 @@ PATH=$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin
 export PATH DEBIAN_FRONTEND=noninteractive
 
 case $purpose in
-up | test) ;;
+up | test | vm) ;;
 *)
-    echo "usage: scripts/setup.sh up|test" >&2
+    echo "usage: scripts/setup.sh up|test|vm" >&2
     exit 2
     ;;
 esac
@@ -98,7 +99,7 @@ if [ "$purpose" = test ]; then
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"
     [ -e /usr/share/mysql/mysql-test/mariadb-test-run.pl ] || packages="$packages mariadb-test"
 fi
-if ! rust_is_recent; then
+if [ "$purpose" != vm ] && ! rust_is_recent; then
     if have rustup; then
         fail "Rust $(rustc --version 2>/dev/null || echo 'of unknown version') is too old: run 'rustup update stable'"
     fi
@@ -106,6 +107,15 @@ if ! rust_is_recent; then
 fi
 if [ "$purpose" = test ] && ! have rustfmt && ! have rustup; then
     packages="$packages rustfmt-web"
+fi
+
+if [ "$purpose" = vm ]; then
+    # Not the list above: the guests have their own MariaDB.
+    packages=
+    need qemu-system-x86_64 qemu-system-x86
+    need mmdebstrap mmdebstrap
+    need mkfs.ext4 e2fsprogs
+    need ssh openssh-client
 fi
 
 # A temporary file that keeps newly installed services from starting.
@@ -148,6 +158,7 @@ if [ -n "$packages" ]; then
     hash -r
 fi
 
+[ "$purpose" != vm ] || exit 0
 rust_is_recent || fail "cargo and rustc 1.$minor_needed or later are needed, and Debian's packages do not provide them"
 
 if [ "$purpose" = test ] && ! have cargo-deny; then

@@ -7,6 +7,7 @@
 mod arbitrator;
 mod bench;
 mod binlog_member;
+pub mod block;
 mod catch_up;
 pub mod cdc;
 pub mod chaos;

@@ -52,9 +52,18 @@ pub(super) struct Common {
 impl Common {
     /// The folder of results.
     pub(super) fn folder(&self, experiment: &str, parameters: Value) -> Result<Folder, String> {
+        self.folder_of(experiment, parameters, Origin::of(&self.provider()?, &self.galera)?)
+    }
+
+    /// The same of an experiment that depends on other versions.
+    pub(super) fn folder_of(
+        &self,
+        experiment: &str,
+        parameters: Value,
+        origin: Origin,
+    ) -> Result<Folder, String> {
         let default = || PathBuf::from(format!("lab-{experiment}"));
         let path = self.out.clone().unwrap_or_else(default);
-        let origin = Origin::of(&self.provider()?, &self.galera)?;
         let resume = match (self.resume, self.mixed) {
             (false, _) => Resume::No,
             (true, false) => Resume::Same,

@@ -4,6 +4,7 @@
 //! folder. The rest is common: [`drive`] runs set-ups in turns ([`turns`]) and resumes, [`folder`] keeps what was measured, [`results`] has it, and
 //! [`page`] and [`svg`] show it.
 
+mod block;
 mod caught_up;
 mod cdc;
 mod drive;
@@ -46,6 +47,9 @@ pub enum LabCommand {
     /// How long a committed row takes to consumers of the binlog, and what consumers cost: `lockstep binlog serve` beside
     /// Galera with a binlog, and MariaDB alone. Needs no root.
     Cdc(cdc::Args),
+    /// A replicated block device between two virtual machines: DRBD, and `lockstep block`, on the same disks, near and far.
+    /// Needs root, QEMU and KVM.
+    Block(block::Args),
     /// Print the tables of a folder of results, and write its report.html anew. Exit code 3 as of the run: not all is in it that
     /// was to be measured.
     Report(ReportArgs),
@@ -66,6 +70,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<ExitCode, String> {
         LabCommand::Synchronous(args) => synchronous::run(args),
         LabCommand::Shootout(args) => shootout::run(args),
         LabCommand::Cdc(args) => cdc::run(args),
+        LabCommand::Block(args) => block::run(args),
         LabCommand::Report(args) => {
             let results = results::Results::load(&args.dir)?;
             let page = match results.about["experiment"].as_str() {
@@ -74,6 +79,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<ExitCode, String> {
                 Some(synchronous::NAME) => synchronous::page,
                 Some(shootout::NAME) => shootout::page,
                 Some(cdc::NAME) => cdc::page,
+                Some(block::NAME) => block::page,
                 other => {
                     return Err(format!(
                         "{}: {} is no experiment of this version",

@@ -31,6 +31,17 @@ impl Origin {
         Ok(Origin { machine: machine(), versions })
     }
 
+    /// Of an experiment in virtual machines, whose packages have these versions: name and version a line.
+    pub(super) fn of_guests(program: &Path, packages: &str) -> Result<Origin, String> {
+        let mut versions = Map::new();
+        versions
+            .insert("lockstep".into(), format!("{}, {}", env!("CARGO_PKG_VERSION"), print(program)?).into());
+        for (name, version) in packages.lines().filter_map(|line| line.split_once(char::is_whitespace)) {
+            versions.insert(name.into(), version.trim().into());
+        }
+        Ok(Origin { machine: machine(), versions })
+    }
+
     /// Records that this run continues in the folder. Refused on another machine or with other versions, unless they may
     /// be `mixed`.
     pub(super) fn go_on(&self, path: &Path, about: &mut Value, mixed: bool) -> Result<(), String> {
