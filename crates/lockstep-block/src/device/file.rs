@@ -112,8 +112,8 @@ impl DeviceFile {
                 let bytes = std::fs::read(&state).map_err(|e| fails("read", &state, &e))?;
                 let position = Position::decode(&bytes).map_err(|error| {
                     format!(
-                        "{} {error}: what {} holds is unknown. Remove both files: this member copies the device from another \
-                         one",
+                        "{} {error}: what {} holds is unknown. Set both files aside, and keep them. Then copy the two files of \
+                         another member, which is stopped meanwhile",
                         state.display(),
                         path.display()
                     )
@@ -129,8 +129,8 @@ impl DeviceFile {
             Some(position) => position,
             None if length > 0 => {
                 return Err(format!(
-                    "{} is lost: what {} holds is unknown. If another member has the device, remove this file, too: this member \
-                     copies it from there",
+                    "{} is lost: what {} holds is unknown. Set this file aside, and keep it. Then copy the two files of another \
+                     member, which is stopped meanwhile",
                     state.display(),
                     path.display()
                 ));
@@ -302,7 +302,7 @@ mod tests {
         bytes[12] ^= 1;
         std::fs::write(&path, bytes).unwrap();
         let text = DeviceFile::open(&dir).unwrap_err();
-        assert!(text.contains("checksum") && text.contains("Remove both files"), "{text}");
+        assert!(text.contains("checksum") && text.contains("Set both files aside"), "{text}");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

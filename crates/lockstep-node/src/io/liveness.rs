@@ -16,25 +16,28 @@ pub const LIVE_FOR: Duration = Duration::from_secs(1);
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Liveness {
-    last: Mutex<Option<Confirmation>>,
+    recent: Mutex<Vec<Confirmation>>,
 }
 
 impl Liveness {
-    /// The last confirmation; `None`: there is no majority.
-    pub(crate) fn note(&self, last: Option<Confirmation>) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+    /// The last confirmations, the oldest first; none: there is no majority.
+    pub(crate) fn note(&self, recent: &[Confirmation]) {
+        let mut kept = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clear();
+        kept.extend_from_slice(recent);
     }
 
-    /// A copy with everything up to this seqno has the present state.
+    /// A copy with everything up to this seqno has the present state. It is the oldest confirmation that counts: a copy takes
+    /// some time to get to the newest.
     pub(crate) fn confirmed(&self) -> Option<Seqno> {
-        // The clock comes after the confirmation: this thread may be stopped between the two.
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.and_then(|last| confirmed_at(last, since_boot()))
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        // The clock comes after the confirmations: this thread may be stopped between the two.
+        confirmed_at(&recent, since_boot())
     }
 }
 
-fn confirmed_at(last: Confirmation, now: Duration) -> Option<Seqno> {
-    (now.saturating_sub(last.asked) <= LIVE_FOR).then_some(last.seqno)
+fn confirmed_at(recent: &[Confirmation], now: Duration) -> Option<Seqno> {
+    recent.iter().find(|one| now.saturating_sub(one.asked) <= LIVE_FOR).map(|one| one.seqno)
 }
 
 /// The time since boot, with suspensions.
@@ -50,18 +53,17 @@ mod tests {
     #[test]
     fn confirmation_counts_for_a_while_only() {
         let (asked, seqno) = (Duration::from_secs(10), 7);
-        let last = Confirmation { asked, seqno };
-        assert_eq!(confirmed_at(last, asked + LIVE_FOR), Some(7));
-        assert_eq!(
-            confirmed_at(last, asked + LIVE_FOR + Duration::from_millis(1)),
-            None,
-            "stopped, or cut off"
-        );
+        let later = Duration::from_millis(100);
+        let recent = [Confirmation { asked, seqno }, Confirmation { asked: asked + later, seqno: 9 }];
+        assert_eq!(confirmed_at(&recent, asked + LIVE_FOR), Some(7), "the oldest that counts");
+        assert_eq!(confirmed_at(&recent, asked + LIVE_FOR + later), Some(9));
+        let past = asked + LIVE_FOR + later + Duration::from_millis(1);
+        assert_eq!(confirmed_at(&recent, past), None, "stopped, or cut off");
         let liveness = Liveness::default();
         assert_eq!(liveness.confirmed(), None, "no confirmation yet");
-        liveness.note(Some(Confirmation { asked: since_boot(), seqno }));
+        liveness.note(&[Confirmation { asked: since_boot(), seqno }]);
         assert_eq!(liveness.confirmed(), Some(7));
-        liveness.note(None);
+        liveness.note(&[]);
         assert_eq!(liveness.confirmed(), None);
     }
 }

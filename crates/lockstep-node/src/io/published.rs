@@ -23,7 +23,7 @@ pub(crate) struct RoundState {
     pub(crate) pace: u64,
     pub(crate) policy: Policy,
     /// For a device: since when its state is the present one.
-    pub(crate) confirmation: Option<Confirmation>,
+    pub(crate) confirmations: Vec<Confirmation>,
 }
 
 /// The published state. Its locks are held for a few instructions each.
@@ -93,7 +93,7 @@ impl Published {
         self.held_back.store(round.held_back, Ordering::Release);
         self.pace.store(round.pace, Ordering::Relaxed);
         self.set_policy(round.policy);
-        self.liveness.note(round.confirmation);
+        self.liveness.note(&round.confirmations);
         let before = local_state(self.state.swap(round.state as u8, Ordering::AcqRel));
         Some(before).filter(|before| *before != round.state)
     }
@@ -104,7 +104,7 @@ impl Published {
 
     /// `ls-node` has ended.
     pub(crate) fn set_failed(&self) {
-        self.liveness.note(None);
+        self.liveness.note(&[]);
         self.primary.store(false, Ordering::Release);
         self.state.store(LocalState::Error as u8, Ordering::Release);
     }

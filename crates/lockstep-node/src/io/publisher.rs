@@ -34,7 +34,7 @@ impl Publisher {
             held_back: member.ctx.is_held_back(),
             pace: member.delivery.pace.paced().interval_ns(),
             policy: raft.committed_state().policy,
-            confirmation: member.delivery.confirmations.last(),
+            confirmations: member.delivery.confirmations.recent(),
         });
         // The front end names the log in grastate.dat when it gets a view, so it must know the log by then.
         let tail = member.ctx.raft.tail_state();

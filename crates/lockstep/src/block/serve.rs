@@ -271,8 +271,8 @@ fn deliver_all(node: &Node, replica: &Replica<NodeLog>, failed: &mpsc::Receiver<
 
 const STATE_NEEDED: &str = "the members' logs do not continue this copy: it was away for longer than the log is kept, or it is new \
                             in a group that has removed the beginning of its log. This version does not copy a device from \
-                            another member by itself. Stop one other member, empty this member's directory, copy device.img and \
-                            device.state of the stopped one into it, and start both";
+                            another member by itself. Stop one other member, set this member's directory aside and keep it, copy \
+                            device.img and device.state of the stopped one into a new one, and start both";
 
 fn connected(node: &Node, replica: &Replica<NodeLog>, info: &ViewInfo) -> Result<(), String> {
     let log = node.identity();
