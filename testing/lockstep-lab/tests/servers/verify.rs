@@ -140,7 +140,11 @@ fn verify_names_injected_difference_under_load() -> Test {
     let mut behind = cluster.servers[2].client()?;
     behind.query("SET GLOBAL wsrep_provider_options = 'apply.paused=on'")?;
     a.query("INSERT INTO pair VALUES ('d', 4, 0)")?;
-    let output = verify(&cluster, false)?;
+    let mut output = verify(&cluster, false)?;
+    // The other members learn of the hold by n3's next report, up to 0.2 s later.
+    if text(&output).contains("try again, and it is left out") {
+        output = verify(&cluster, false)?;
+    }
     let said = text(&output);
     behind.query("SET GLOBAL wsrep_provider_options = 'apply.paused=off'")?;
     assert_eq!(output.status.code(), Some(4), "{said}");
