@@ -52,7 +52,7 @@ pub(crate) fn replicate_from(writer: &Server, host: &str, copy: &Server) -> Resu
     replicate_from_port(host, writer.config.sql_port, copy)
 }
 
-/// Lets `copy` replicate from whatever has a binlog there.
+/// Lets `copy` replicate from the binlog that is served there.
 pub(crate) fn replicate_from_port(host: &str, port: u16, copy: &Server) -> Result<()> {
     copy.client()?.run(&[
         &format!(

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn first_events_that_another_connection_did_not_read_are_refused() {
+    fn first_events_other_than_scanned_are_refused() {
         let own = events(&[100]);
         let expected = || own[..2].iter().map(|event| Bytes::copy_from_slice(event));
         let mut follower = Follower::of_file(name(1)).expecting(expected());

@@ -116,7 +116,7 @@ fn reopened_library_goes_on_at_its_end() {
 }
 
 #[test]
-fn replica_behind_the_first_event_after_another_primary_is_refused() {
+fn replica_behind_new_primarys_files_is_refused() {
     let folder = Folder::new();
     let mut writer = folder.begun();
     let other = Gtid { domain: 7, server: 10, seqno: 1 };

@@ -12,7 +12,7 @@ use lockstep_local::LocalError;
 use crate::binlog::{Instance, under_load};
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, streaming_spec};
 
-/// What `scripts/setup.sh test` has installed.
+/// The programs that `scripts/setup.sh test` has installed.
 fn installed(path: &str) -> Option<PathBuf> {
     let path = built("lockstep").with_file_name("../consumers").join(path);
     if !path.exists() {

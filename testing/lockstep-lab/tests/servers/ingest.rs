@@ -71,7 +71,7 @@ struct Lab {
     members: Vec<Member>,
 }
 
-/// What a primary needs so that it waits for the members.
+/// The settings with which a primary waits for the members.
 const SEMI_SYNC: [&str; 4] = [
     "SET GLOBAL rpl_semi_sync_master_wait_point='AFTER_SYNC'",
     "SET GLOBAL rpl_semi_sync_master_wait_no_slave=ON",

@@ -31,7 +31,7 @@ impl Origin {
         Ok(Origin { machine: machine(), versions })
     }
 
-    /// Of an experiment in virtual machines, whose packages have these versions: name and version a line.
+    /// The origin of an experiment in virtual machines. `packages` has a name and a version in each line.
     pub(super) fn of_guests(program: &Path, packages: &str) -> Result<Origin, String> {
         let mut versions = Map::new();
         versions
