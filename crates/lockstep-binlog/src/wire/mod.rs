@@ -35,5 +35,5 @@ mod transport;
 
 pub use accounts::Accounts;
 pub use consumers::{Consumer, Consumers};
+pub use lockstep_net::tls::acceptor::{AcceptorError as TlsError, AcceptorFiles as TlsFiles, TlsAcceptor};
 pub use server::{Server, ServerConfig};
-pub use tls::{TlsAcceptor, TlsError, TlsFiles};

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::TlsAcceptor;
 use super::accounts::Accounts;
 use super::command::{Command, Register};
 use super::consumers::{Consumer, Consumers, Registered};
@@ -16,7 +17,7 @@ use super::handshake::{HandshakeReply, Scramble, greeting, is_tls_request, switc
 use super::reply::{SqlError, ok};
 use super::session::{Answer, NOT_ANSWERED, Session, Settings, Sources};
 use super::sql_client::{SqlClient, SqlClientError, Target};
-use super::tls::TlsAcceptor;
+use super::tls;
 use super::transport::Transport;
 use crate::library::Library;
 
@@ -272,7 +273,7 @@ fn sign_in(service: &Service, transport: &mut Transport, registered: &Registered
     transport.expect_reply();
     let Some(mut payload) = transport.read(*handshake_timeout)? else { return Ok(false) };
     if let Some(tls) = tls.as_ref().filter(|_| is_tls_request(&payload)) {
-        transport.start_tls(tls.session()?, *handshake_timeout)?;
+        transport.start_tls(tls::Session::new(tls)?, *handshake_timeout)?;
         transport.expect_reply();
         let Some(reply) = transport.read(*handshake_timeout)? else { return Ok(false) };
         payload = reply;

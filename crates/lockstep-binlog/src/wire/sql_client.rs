@@ -12,10 +12,11 @@ use rustix::net::{RecvFlags, recv};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
+use super::TlsError;
 use super::handshake::{Greeting, METHOD, Scramble, capability as cap, client_reply, proof};
 use super::packet::{Decoder, encode};
-use super::tls::{TlsError, certificates};
 use crate::codec::{DecodeError, Reader};
+use lockstep_net::tls::acceptor::certificates;
 
 /// The longest payload of an answer.
 const PAYLOAD_MAX: usize = 64 << 20;

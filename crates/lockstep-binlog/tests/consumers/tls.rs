@@ -40,7 +40,12 @@ impl Authority {
     /// Writes the server's files.
     pub(crate) fn write(&self) -> TlsFiles {
         let (certificate, key) = self.sign();
-        let files = TlsFiles { cert: self.path("cert.pem"), key: self.path("key.pem"), ca: None };
+        let files = TlsFiles {
+            cert: self.path("cert.pem"),
+            key: self.path("key.pem"),
+            ca: None,
+            require_client_certificate: false,
+        };
         std::fs::write(&files.cert, certificate.pem()).unwrap();
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
         files

@@ -33,9 +33,8 @@ pub mod server;
 pub mod status;
 #[cfg(test)]
 mod tests;
-pub mod tls;
 pub(crate) mod wire;
 
+pub use lockstep_net::tls::acceptor::{AcceptorError as TlsError, AcceptorFiles as TlsFiles, TlsAcceptor};
 pub use server::{Listen, Server, ServerConfig};
 pub use status::{ConnectionStatus, Connections, Log};
-pub use tls::{TlsAcceptor, TlsError, TlsFiles};

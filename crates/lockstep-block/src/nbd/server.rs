@@ -17,12 +17,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::TlsAcceptor;
 use super::connection::{End, Limits, Transmission};
 use super::handshake::{Handshake, Step, TlsMode};
 use super::reply::Output;
 use super::request::{Decoder, Rules};
 use super::status::{Connections, Counters, Log, Registered};
-use super::tls::TlsAcceptor;
 use super::wire::PAYLOAD_MAX;
 use crate::export::{Export, Peer};
 
@@ -340,7 +340,8 @@ where
         Shaken::Attached(attached) => transmit(service, stream, attached, registered).await,
         Shaken::StartTls => {
             let Some(tls) = &service.config.tls else { return Ok(()) };
-            let accepted = timeout_at(deadline, tls.acceptor().accept(stream)).await;
+            let accepted =
+                timeout_at(deadline, tokio_rustls::TlsAcceptor::from(tls.config()).accept(stream)).await;
             let mut stream = accepted
                 .map_err(|_| "the TLS handshake takes too long".to_owned())?
                 .map_err(|error| format!("TLS: {error}"))?;

@@ -5,6 +5,7 @@
 //! members are addressed by number: a certificate signed by the cluster's authority proves membership. Sessions are never
 //! resumed, so each connection proves the peer's identity anew.
 
+pub mod acceptor;
 mod explain;
 mod session;
 mod verify;

@@ -184,7 +184,9 @@ impl ServeArgs {
             );
         }
         let tls = match (args.ssl_cert, args.ssl_key, args.ssl_ca) {
-            (Some(cert), Some(key), ca) => Some(TlsFiles { cert, key, ca }),
+            (Some(cert), Some(key), ca) => {
+                Some(TlsFiles { cert, key, ca, require_client_certificate: false })
+            }
             (None, None, None) => None,
             _ => return Err("--ssl-cert and --ssl-key belong together: give both".into()),
         };
@@ -267,7 +269,12 @@ mod tests {
         );
         assert_eq!((found.domain, found.max_connections, found.require_tls), (7, 9, true));
         assert_eq!(found.retention, Retention { keep: 4 << 30, keep_connected: 5 << 30 });
-        let tls = TlsFiles { cert: "/cert".into(), key: "/key".into(), ca: Some("/ca".into()) };
+        let tls = TlsFiles {
+            cert: "/cert".into(),
+            key: "/key".into(),
+            ca: Some("/ca".into()),
+            require_client_certificate: false,
+        };
         assert_eq!((found.tls, found.accounts.as_deref()), (Some(tls), Some(Path::new("/accounts"))));
         for (text, error) in
             [("kep = 1G\n", "line 1: unknown option 'kep'"), ("\nkeep = much\n", "line 2: keep")]

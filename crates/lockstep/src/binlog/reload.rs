@@ -41,7 +41,12 @@ mod tests {
         };
         write("old secret");
         let accounts = Accounts::read(&file).unwrap();
-        let files = TlsFiles { cert: dir.join("cert.pem"), key: dir.join("key.pem"), ca: None };
+        let files = TlsFiles {
+            cert: dir.join("cert.pem"),
+            key: dir.join("key.pem"),
+            ca: None,
+            require_client_certificate: false,
+        };
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key);
         std::fs::write(&files.cert, certificate.unwrap().pem()).unwrap();

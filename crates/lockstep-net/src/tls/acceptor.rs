@@ -1,5 +1,5 @@
-//! TLS: certificate and key out of files. TLS 1.3 only, as between members; a client may have a certificate, and must have a
-//! valid one if it presents one.
+//! TLS of a server for clients: certificate and key out of files. TLS 1.3 only, as between members. A client may have a
+//! certificate, and must have a valid one if it presents one.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ const FILE_MAX: u64 = 4 << 20;
 
 /// The files of a certificate. PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TlsFiles {
+pub struct AcceptorFiles {
     /// The certificate, and behind it those between it and the authority.
     pub cert: PathBuf,
     /// Its private key, without a password.
@@ -29,19 +29,26 @@ pub struct TlsFiles {
 
 /// Files that cannot be used: one line that names the file.
 #[derive(Debug)]
-pub struct TlsError(String);
+pub struct AcceptorError(String);
 
-impl fmt::Display for TlsError {
+impl AcceptorError {
+    /// An error of another use of such files.
+    pub fn new(text: String) -> AcceptorError {
+        AcceptorError(text)
+    }
+}
+
+impl fmt::Display for AcceptorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for TlsError {}
+impl std::error::Error for AcceptorError {}
 
 /// The certificate for new connections.
 pub struct TlsAcceptor {
-    files: TlsFiles,
+    files: AcceptorFiles,
     config: RwLock<Arc<ServerConfig>>,
 }
 
@@ -55,8 +62,8 @@ impl TlsAcceptor {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsError`] if one cannot be used.
-    pub fn load(files: TlsFiles) -> Result<TlsAcceptor, TlsError> {
+    /// [`AcceptorError`] if one cannot be used.
+    pub fn load(files: AcceptorFiles) -> Result<TlsAcceptor, AcceptorError> {
         let config = RwLock::new(Arc::new(config(&files)?));
         Ok(TlsAcceptor { files, config })
     }
@@ -64,37 +71,38 @@ impl TlsAcceptor {
     /// Reads the files again. New connections get the new certificate.
     ///
     /// # Errors
-    /// [`TlsError`] if one cannot be used. The old certificate stays then.
-    pub fn reload(&self) -> Result<(), TlsError> {
+    /// [`AcceptorError`] if one cannot be used. The old certificate stays then.
+    pub fn reload(&self) -> Result<(), AcceptorError> {
         let new = Arc::new(config(&self.files)?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
-    /// The encryption of a new connection.
-    pub(crate) fn acceptor(&self) -> tokio_rustls::TlsAcceptor {
-        self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into()
+    /// The configuration for a new connection.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+fn config(files: &AcceptorFiles) -> Result<ServerConfig, AcceptorError> {
     let chain = certificates(&files.cert)?;
     let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?).map_err(|_| {
-        TlsError(format!("{} has no private key in PEM without a password", files.key.display()))
+        AcceptorError(format!("{} has no private key in PEM without a password", files.key.display()))
     })?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|e| TlsError(format!("TLS 1.3 cannot be used: {e}")))?;
+        .map_err(|e| AcceptorError(format!("TLS 1.3 cannot be used: {e}")))?;
     let builder = match &files.ca {
         None if files.require_client_certificate => {
-            return Err(TlsError(
+            return Err(AcceptorError(
                 "client certificates are required, and no authority is named that signs them".into(),
             ));
         }
         None => builder.with_no_client_auth(),
         Some(ca) => {
-            let unusable = |e: &dyn fmt::Display| TlsError(format!("{} cannot be used: {e}", ca.display()));
+            let unusable =
+                |e: &dyn fmt::Display| AcceptorError(format!("{} cannot be used: {e}", ca.display()));
             let mut roots = RootCertStore::empty();
             for cert in certificates(ca)? {
                 roots.add(cert).map_err(|e| unusable(&e))?;
@@ -107,7 +115,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|e| {
         let (cert, key) = (files.cert.display(), files.key.display());
-        TlsError(format!("the certificate {cert} and the key {key} cannot be used: {e}"))
+        AcceptorError(format!("the certificate {cert} and the key {key} cannot be used: {e}"))
     })?;
     // A client connects once in a while, so that nothing is gained by resumed sessions.
     config.send_tls13_tickets = 0;
@@ -115,20 +123,24 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let failed = |e: io::Error| TlsError(format!("cannot read {}: {e}", path.display()));
+fn read(path: &Path) -> Result<Vec<u8>, AcceptorError> {
+    let failed = |e: io::Error| AcceptorError(format!("cannot read {}: {e}", path.display()));
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() || metadata.len() > FILE_MAX {
-        return Err(TlsError(format!("{} is no file of some kilobytes", path.display())));
+        return Err(AcceptorError(format!("{} is no file of some kilobytes", path.display())));
     }
     std::fs::read(path).map_err(failed)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// The certificates in a file.
+///
+/// # Errors
+/// [`AcceptorError`] if there are none.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AcceptorError> {
     let pem = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(TlsError(format!("{} has no certificate in PEM", path.display()))),
+        _ => Err(AcceptorError(format!("{} has no certificate in PEM", path.display()))),
     }
 }
