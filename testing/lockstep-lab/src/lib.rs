@@ -23,6 +23,7 @@ mod netns;
 pub mod parallel_apply;
 mod replica;
 pub mod semi_sync_wan;
+mod servers;
 pub mod shootout;
 mod slow_disk;
 pub mod synchronous;

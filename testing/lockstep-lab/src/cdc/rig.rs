@@ -9,6 +9,7 @@ use crate::binlog_member::{ACCOUNT, BinlogMember};
 use crate::cluster::{Cluster, ClusterSpec};
 use crate::far::{self, PAUSE};
 use crate::replica::{Plain, admit_replica};
+use crate::servers::Servers;
 
 /// For members to have everything, and for senders to begin.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -21,11 +22,6 @@ pub(super) struct Rig {
     // Before the servers' folder, in which its files are.
     member: Option<BinlogMember>,
     servers: Servers,
-}
-
-enum Servers {
-    Plain(Plain),
-    Cluster(Cluster),
 }
 
 impl Rig {
@@ -48,10 +44,7 @@ impl Rig {
     }
 
     fn servers(&self) -> &[Server] {
-        match &self.servers {
-            Servers::Plain(plain) => &plain.servers,
-            Servers::Cluster(cluster) => &cluster.servers,
-        }
+        self.servers.all()
     }
 
     /// The server that clients write to.

@@ -7,9 +7,10 @@ use lockstep_local::{LocalError, Result, Server};
 use super::{Setup, Spec};
 use crate::arbitrator::Arbitrator;
 use crate::binlog_member::BinlogMember;
-use crate::cluster::{Cluster, Place};
+use crate::cluster::Place;
 use crate::far::{self, GALERA_FAR, NEAR, start_cluster};
 use crate::replica::{Plain, acknowledge, check_semi_sync, replicate, wait_for_log_members};
+use crate::servers::Servers;
 use crate::wan::Wan;
 
 /// As in the post, InnoDB's log is written and flushed once a second; and all connections may come.
@@ -24,11 +25,6 @@ pub(super) struct Rig {
     arbitrator: Option<Arbitrator>,
     log_members: Vec<BinlogMember>,
     servers: Servers,
-}
-
-enum Servers {
-    Plain(Plain),
-    Cluster(Cluster),
 }
 
 impl Rig {
@@ -74,10 +70,7 @@ impl Rig {
     }
 
     fn servers(&self) -> &[Server] {
-        match &self.servers {
-            Servers::Plain(plain) => &plain.servers,
-            Servers::Cluster(cluster) => &cluster.servers,
-        }
+        self.servers.all()
     }
 
     /// The near server that the clients use.

@@ -17,6 +17,7 @@ use crate::mount::Mount;
 use crate::needs;
 use crate::netns::Network;
 use crate::replica::{Plain, acknowledge, check_semi_sync, replicate, wait_for_log_members};
+use crate::servers::Servers;
 use crate::slow_disk::SlowDisk;
 
 /// For a replica to connect, or to have everything: it may be far behind.
@@ -30,34 +31,6 @@ pub(super) struct Rig {
     _mounts: Vec<Mount>,
     servers: Servers,
     _network: Network,
-}
-
-enum Servers {
-    Plain(Plain),
-    Cluster(Cluster),
-}
-
-impl Servers {
-    fn all(&self) -> &[Server] {
-        match self {
-            Servers::Plain(plain) => &plain.servers,
-            Servers::Cluster(cluster) => &cluster.servers,
-        }
-    }
-
-    fn all_mut(&mut self) -> &mut [Server] {
-        match self {
-            Servers::Plain(plain) => &mut plain.servers,
-            Servers::Cluster(cluster) => &mut cluster.servers,
-        }
-    }
-
-    fn installation(&self) -> &Installation {
-        match self {
-            Servers::Plain(plain) => plain.bench.installation(),
-            Servers::Cluster(cluster) => cluster.bench().installation(),
-        }
-    }
 }
 
 impl Drop for Rig {
