@@ -225,14 +225,16 @@ impl LeadershipChecks {
     }
 
     /// A leader that answers its own server has heard of a majority since it was asked. It may have been a majority of a
-    /// membership that is no longer in force: two successive memberships have no majorities without a common voter, so no
-    /// other leader could commit meanwhile.
+    /// membership that is no longer in force, also since this very round: two successive memberships have no majorities
+    /// without a common voter, so no other leader could commit meanwhile.
     pub(crate) fn may_read(&self, name: &dyn Display, raft: &Raft, asked: Micros) -> Check {
         if raft.role() != Role::Leader || self.leads_since >= asked {
             return Ok(());
         }
         hold!(
-            self.hears_majority_since(raft, asked) || self.heard_earlier_majority >= asked,
+            self.hears_majority_since(raft, asked)
+                || self.hears_majority_of(&self.membership, asked)
+                || self.heard_earlier_majority >= asked,
             "a read asks a majority",
             "{name} answers a read and has heard nobody since it was asked"
         );
