@@ -147,11 +147,20 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, seen: T, due: T) 
 const EVENTUALLY: std::time::Duration = std::time::Duration::from_secs(40);
 
 /// Asks until `check` is content, for at most [`EVENTUALLY`].
-pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> Result<bool, LocalError>) -> Test {
-    let deadline = std::time::Instant::now() + EVENTUALLY;
+pub(crate) fn eventually(what: &str, check: impl FnMut() -> Result<bool, LocalError>) -> Test {
+    within(EVENTUALLY, what, check)
+}
+
+/// Asks until `check` is content, for at most this time.
+pub(crate) fn within(
+    limit: std::time::Duration,
+    what: &str,
+    mut check: impl FnMut() -> Result<bool, LocalError>,
+) -> Test {
+    let deadline = std::time::Instant::now() + limit;
     while !check()? {
         if std::time::Instant::now() > deadline {
-            return Err(LocalError::Value(format!("not within {} s: {what}", EVENTUALLY.as_secs())));
+            return Err(LocalError::Value(format!("not within {} s: {what}", limit.as_secs())));
         }
         std::thread::sleep(std::time::Duration::from_millis(30));
     }

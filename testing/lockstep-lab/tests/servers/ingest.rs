@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use lockstep_lab::Bench;
 use lockstep_local::{LocalError, Server, free_ports};
 
-use crate::fixture::{Kind, Test, alone, built, eventually, kind, same};
+use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, within};
+
+/// How long copies and replicas may take. A transaction of 1 GiB is written five times.
+const COPIED_WITHIN: Duration = Duration::from_secs(180);
 
 /// A log member; killed when it is dropped.
 struct Member {
@@ -56,12 +59,18 @@ impl Drop for Member {
     }
 }
 
-/// The binlog files of a directory.
-fn binlogs(dir: &std::path::Path) -> BTreeMap<String, Vec<u8>> {
+/// The names of the binlog files of a directory.
+fn binlog_names(dir: &std::path::Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(dir).expect("the directory of files");
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let is_binlog = |name: &String| name.starts_with("bin.") && name[4..].bytes().all(|b| b.is_ascii_digit());
-    names.filter(is_binlog).map(|name| (name.clone(), std::fs::read(dir.join(name)).unwrap())).collect()
+    names.filter(is_binlog).collect()
+}
+
+/// The binlog files of a directory.
+fn binlogs(dir: &std::path::Path) -> BTreeMap<String, Vec<u8>> {
+    let read = |name: String| (name.clone(), std::fs::read(dir.join(name)).unwrap());
+    binlog_names(dir).into_iter().map(read).collect()
 }
 
 /// A plain primary, and three log members.
@@ -195,7 +204,7 @@ impl Lab {
     /// Waits until all copies end where the primary's binlog does.
     fn settle(&self) -> Test {
         let mut status = self.primary.client()?;
-        eventually("all copies have everything", || {
+        within(COPIED_WITHIN, "all copies have everything", || {
             let answer = status.query("SHOW MASTER STATUS")?;
             let (file, end) = (answer.column("File")?.to_owned(), answer.column("Position")?.to_owned());
             Ok(self.members.iter().all(|member| {
@@ -330,9 +339,55 @@ fn killed_primary_and_members_lose_no_acknowledged_transaction() -> Test {
     has_rows(&lab, &promoted, &all)
 }
 
+/// Whether two files have the same bytes. They are too large to be read as a whole.
+fn same_bytes(one: &std::path::Path, other: &std::path::Path) -> Result<bool, LocalError> {
+    let status = Command::new("cmp").arg(one).arg(other).stdout(Stdio::null()).status();
+    Ok(status.map_err(LocalError::io("run cmp"))?.success())
+}
+
+#[test]
+fn large_transaction_is_acknowledged_copied_and_replicated() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let lab = Lab::start()?;
+    // With ROUNDS the transaction has more than 1 GiB.
+    let rows = if std::env::var_os("ROUNDS").is_some() { 1100 } else { 150 };
+    lab.primary.client()?.run(&[
+        // As a statement it would be short.
+        "SET SESSION binlog_format=ROW",
+        &format!(
+            "INSERT INTO test.rows SELECT seq, 'large', REPEAT(CHAR(65 + seq % 26), 1048576) FROM test.seq_1_to_{rows}"
+        ),
+        "INSERT INTO test.rows VALUES (100000, 'after', 'it')",
+    ])?;
+    lab.settle()?;
+    let last = lab.primary.query("SHOW MASTER STATUS")?.column("File")?.to_owned();
+    for name in binlog_names(&lab.primary.config.datadir()) {
+        for member in &lab.members {
+            let (own, copy) =
+                (lab.primary.config.datadir().join(&name), member.dir.join("files").join(&name));
+            assert!(same_bytes(&own, &copy)?, "{name} differs in {}", copy.display());
+        }
+    }
+    assert!(binlog_names(&lab.members[0].dir.join("files")).contains(&last));
+    let replica = replica(&lab.bench, lab.members[1].ports.1)?;
+    has_rows(&lab, &replica, &BTreeSet::from([1, rows, 100_000]))?;
+    let sum = "SELECT COUNT(*), SUM(CRC32(b)), SUM(LENGTH(b)) FROM test.rows";
+    let sums = |server: &Server| {
+        let answer = server.query(sum)?;
+        ["COUNT(*)", "SUM(CRC32(b))", "SUM(LENGTH(b))"]
+            .map(|column| answer.column(column).map(str::to_owned))
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()
+    };
+    same("rows of the replica", sums(&replica)?, sums(&lab.primary)?)
+}
+
 /// Waits until the replica has these rows.
 fn has_rows(lab: &Lab, replica: &Server, due: &BTreeSet<i64>) -> Test {
-    let has_all = eventually("the replica has all acknowledged rows", || {
+    let has_all = within(COPIED_WITHIN, "the replica has all acknowledged rows", || {
         let mut client = replica.client()?;
         client.run(&["SET SESSION group_concat_max_len=100000000"])?;
         let Ok(ids) = client.value("SELECT COALESCE(GROUP_CONCAT(id), '') FROM test.rows") else {
