@@ -1,16 +1,15 @@
 //! Members without a database that keep a binlog: `lockstep binlog serve` and `lockstep binlog ingest`.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lockstep_local::{
-    LocalError, Result, Server, Session, find_program, free_ports, host_port, last_lines, prefixed,
-};
+use lockstep_local::{LocalError, Result, Server, free_ports, host_port};
 
 use crate::bench::Bench;
 use crate::cluster::{Cluster, Place};
 use crate::far::PAUSE;
+use crate::member_process::MemberProcess;
 
 /// The account with which replicas read, here and at a primary.
 pub(crate) const ACCOUNT: (&str, &str) = ("copy", "copy");
@@ -19,19 +18,13 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// The line that says so.
 const READY: &str = "serves replicas at";
 
-/// Its process; killed when it is dropped.
+/// Its process, and where replicas connect.
 #[derive(Debug)]
 pub(crate) struct BinlogMember {
-    program: PathBuf,
-    args: Vec<String>,
-    namespace: Option<String>,
-    /// The only processor that it may use.
-    pub(crate) processor: Option<usize>,
-    dir: PathBuf,
+    process: MemberProcess,
     /// Where replicas connect.
     pub(crate) host: String,
     pub(crate) port: u16,
-    session: Option<Session>,
 }
 
 /// A place among members, with the ports that are listened on there.
@@ -98,7 +91,7 @@ impl BinlogMember {
             }
             let mut member = BinlogMember::new(bench, seat, &others, args, lockstep)?;
             let password = member.secret("password", &format!("{}\n", ACCOUNT.1))?;
-            member.args.push(format!("--password-file={password}"));
+            member.process.args.push(format!("--password-file={password}"));
             Ok(member)
         };
         seats.into_iter().enumerate().map(member).collect()
@@ -111,40 +104,28 @@ impl BinlogMember {
         args: Vec<String>,
         lockstep: Option<&Path>,
     ) -> Result<BinlogMember> {
-        let dir = bench.dir().join(&seat.name);
-        bench.installation().make_dir(&dir, 0o755)?;
-        let program = lockstep.map(Path::to_owned).or_else(|| find_program("lockstep"));
-        let program = program.ok_or_else(|| LocalError::Missing {
-            what: "the program lockstep, which keeps the binlog".into(),
-            hint: "build it with `cargo build --release -p lockstep`".into(),
-        })?;
         let (host, port, listen) = (seat.host.clone(), seat.ports.1, seat.peer());
         let Seat { name, namespace, .. } = seat;
-        let mut member = BinlogMember {
-            program,
-            args,
-            namespace,
-            processor: None,
-            dir,
-            host: host.clone(),
-            port,
-            session: None,
-        };
+        let mut process = MemberProcess::new(bench, &name, namespace, lockstep)?;
+        process.args = args;
+        let mut member = BinlogMember { process, host, port };
         let accounts = member.secret("accounts", &format!("{} {}\n", ACCOUNT.0, ACCOUNT.1))?;
-        member.args.extend([
+        let listen_for_replicas = host_port(&member.host, port);
+        let dir = member.process.dir().display().to_string();
+        member.process.args.extend([
             format!("--name={name}"),
             format!("--address=gcomm://{}", peers.join(",")),
             format!("--options=gmcast.listen_addr=tcp://{listen}"),
-            format!("--listen={}", host_port(&host, port)),
+            format!("--listen={listen_for_replicas}"),
             format!("--accounts={accounts}"),
-            format!("--dir={}", member.dir.display()),
+            format!("--dir={dir}"),
         ]);
         Ok(member)
     }
 
     /// Writes a file that nobody else may read.
     fn secret(&self, name: &str, text: &str) -> Result<String> {
-        let path = self.dir.join(name);
+        let path = self.process.dir().join(name);
         std::fs::write(&path, text).map_err(LocalError::path("write", &path))?;
         let private = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(&path, private).map_err(LocalError::path("protect", &path))?;
@@ -153,21 +134,12 @@ impl BinlogMember {
 
     /// Starts it.
     pub(crate) fn start(&mut self) -> Result<()> {
-        let mut words: Vec<String> = Vec::new();
-        if let Some(namespace) = &self.namespace {
-            words.extend(["ip".into(), "netns".into(), "exec".into(), namespace.clone()]);
-        }
-        if let Some(processor) = self.processor {
-            words.extend(["taskset".into(), "-c".into(), processor.to_string()]);
-        }
-        let mut command = prefixed(&words, &self.program);
-        command.args(&self.args).current_dir("/");
-        let session = Session::spawn(&mut command, &self.dir.with_extension("out"))?;
-        // By this file it is found and killed should this process die.
-        let path = self.dir.with_extension("pid");
-        std::fs::write(&path, session.pid().to_string()).map_err(LocalError::path("write", &path))?;
-        self.session = Some(session);
-        Ok(())
+        self.process.start()
+    }
+
+    /// Lets it use this processor only.
+    pub(crate) fn set_processor(&mut self, processor: Option<usize>) {
+        self.process.processor = processor;
     }
 
     /// Waits until replicas may connect.
@@ -175,11 +147,7 @@ impl BinlogMember {
         let end = Instant::now() + TIMEOUT;
         while !self.log().contains(READY) {
             if !self.is_running() || Instant::now() > end {
-                let log = self.log();
-                return Err(LocalError::Value(format!(
-                    "a member that keeps a binlog does not serve replicas:\n{}",
-                    last_lines(&log, 20)
-                )));
+                return Err(self.process.failed("a member that keeps a binlog does not serve replicas"));
             }
             std::thread::sleep(PAUSE);
         }
@@ -187,40 +155,31 @@ impl BinlogMember {
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
-        self.session.as_mut().is_some_and(|session| session.ended().is_none())
+        self.process.is_running()
     }
 
     /// The bytes that it has of this file of a primary.
     pub(crate) fn copied(&self, file: &str) -> u64 {
-        std::fs::metadata(self.dir.join("files").join(file)).map_or(0, |file| file.len())
+        std::fs::metadata(self.process.dir().join("files").join(file)).map_or(0, |file| file.len())
     }
 
     /// The process number, while it runs.
     pub(crate) fn pid(&self) -> Option<i32> {
-        self.session.as_ref().map(Session::pid)
+        self.process.pid()
     }
 
     /// Its name.
     pub(crate) fn name(&self) -> &str {
-        self.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+        self.process.name()
     }
 
     /// Its messages.
     pub(crate) fn log(&self) -> String {
-        let text = std::fs::read(self.dir.with_extension("out")).unwrap_or_default();
-        String::from_utf8_lossy(&text).into_owned()
+        self.process.log()
     }
 
     /// Its command line, for the record.
     pub(crate) fn command(&self) -> String {
-        format!("{} {}\n", self.program.display(), self.args.join(" "))
-    }
-}
-
-impl Drop for BinlogMember {
-    fn drop(&mut self) {
-        if let Some(mut session) = self.session.take() {
-            session.kill();
-        }
+        self.process.command()
     }
 }

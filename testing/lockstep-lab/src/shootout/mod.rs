@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::bench::PARENT;
 use crate::needs;
 use crate::netns::Network;
+use crate::replicated_device;
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
 use lockstep_local::{Installation, Result};
 pub use purge::Debt;
@@ -105,8 +106,11 @@ pub fn check(setups: &[Setup], spec: &Spec) -> Result<()> {
         needs::program(program, "util-linux")?;
     }
     // One set-up's at a time; and what the servers' folders hold beside that.
-    let servers = setups.iter().map(|setup| setup.servers()).max().unwrap_or(0) as u64;
-    needs::space(Path::new(PARENT), servers * (u64::from(spec.disk) << 30) + (1 << 29))?;
+    let disks = setups.iter().map(|setup| setup.disks()).max().unwrap_or(0) as u64;
+    needs::space(Path::new(PARENT), disks * (u64::from(spec.disk) << 30) + (1 << 29))?;
+    if setups.iter().any(|setup| matches!(setup.kind, Kind::Device(_))) {
+        replicated_device::check()?;
+    }
     Network::new(1).map(drop)
 }
 

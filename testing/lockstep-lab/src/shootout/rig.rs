@@ -9,6 +9,7 @@ use lockstep_local::{Disk, Installation, Result, Server, run_to_end};
 
 use super::setup::{FileSystem, Kind, LOG_MEMBERS, Setup};
 use super::{FLOOR_TICK, Spec, names};
+use crate::bench::Bench;
 use crate::binlog_member::BinlogMember;
 use crate::catch_up::catch_up;
 use crate::cluster::{Cluster, ClusterSpec, Place};
@@ -17,6 +18,7 @@ use crate::mount::Mount;
 use crate::needs;
 use crate::netns::Network;
 use crate::replica::{Plain, acknowledge, check_semi_sync, replicate, wait_for_log_members};
+use crate::replicated_device::ReplicatedDevice;
 use crate::servers::Servers;
 use crate::slow_disk::SlowDisk;
 
@@ -27,8 +29,9 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 pub(super) struct Rig {
     setup: Setup,
     log_members: Vec<BinlogMember>,
-    // Taken away before the folder in which they are.
+    // Taken away before the device and the folder in which they are.
     _mounts: Vec<Mount>,
+    device: Option<ReplicatedDevice>,
     servers: Servers,
     _network: Network,
 }
@@ -44,7 +47,7 @@ impl Rig {
     pub(super) fn start(setup: Setup, spec: &Spec) -> Result<Rig> {
         let network = Network::new(setup.networks())?;
         let mut servers = match setup.kind {
-            Kind::Alone | Kind::SemiSync | Kind::Ingest => {
+            Kind::Alone | Kind::SemiSync | Kind::Ingest | Kind::Device(_) => {
                 Servers::Plain(prepare_plain(setup, spec, &network)?)
             }
             Kind::Galera => Servers::Cluster(prepare_cluster(setup, spec, &spec.galera, &[], &network)?),
@@ -57,6 +60,12 @@ impl Rig {
         let processors = processors();
         let mut mounts = Vec::new();
         let install = servers.installation().clone();
+        let device = match (setup.kind, &servers) {
+            (Kind::Device(protocol), Servers::Plain(plain)) => {
+                Some(start_device(protocol, spec, &plain.bench, &network, &processors)?)
+            }
+            _ => None,
+        };
         for (at, server) in servers.all_mut().iter_mut().enumerate() {
             server.config.processor = processors.get(at).or(processors.last()).copied();
             server.config.disk = setup.slow_disk.then(|| {
@@ -64,9 +73,14 @@ impl Rig {
                 disk.set(spec.slow);
                 Arc::new(disk) as Arc<dyn Disk>
             });
-            mounts.push(mount(server, setup.file_system, spec.disk, &install)?);
+            let image = match &device {
+                Some(device) => device.file(),
+                None => allocate(server, spec.disk)?,
+            };
+            mounts.push(mount(server, setup.file_system, &image, &install)?);
         }
-        let mut rig = Rig { setup, log_members: Vec::new(), _mounts: mounts, servers, _network: network };
+        let mut rig =
+            Rig { setup, log_members: Vec::new(), _mounts: mounts, device, servers, _network: network };
         match &mut rig.servers {
             Servers::Cluster(cluster) => cluster.bootstrap()?,
             Servers::Plain(plain) => plain.start()?,
@@ -83,7 +97,7 @@ impl Rig {
                 let members = || {
                     let mut members =
                         BinlogMember::ingest(bench, places, writer, &network.host(0), lockstep)?;
-                    members.iter_mut().for_each(|member| member.processor = processor);
+                    members.iter_mut().for_each(|member| member.set_processor(processor));
                     Ok(members)
                 };
                 rig.log_members = acknowledge(writer, members, TIMEOUT)?;
@@ -99,7 +113,9 @@ impl Rig {
     }
 
     pub(super) fn configurations(&self) -> Result<Vec<(String, String)>> {
-        far::configurations(self.servers.all())
+        let mut all = far::configurations(self.servers.all())?;
+        all.extend(self.device.iter().flat_map(ReplicatedDevice::commands));
+        Ok(all)
     }
 
     pub(super) fn version(&self) -> Result<String> {
@@ -108,6 +124,9 @@ impl Rig {
 
     /// Waits until every copy has everything, and answers `sql` as the writer does; how long the former took.
     pub(super) fn catch_up(&self, sql: &str) -> Result<Option<Duration>> {
+        if let Some(device) = &self.device {
+            return device.catch_up().map(Some);
+        }
         wait_for_log_members(self.writer(), &self.log_members, TIMEOUT)?;
         catch_up(self.servers.all(), 1, TIMEOUT, sql)
     }
@@ -168,17 +187,35 @@ fn prepare_floor(setup: Setup, spec: &Spec, network: &Network) -> Result<Cluster
     Ok(cluster)
 }
 
-/// Puts the server's data on a file system of this kind and size in GiB, in a file beside them.
-fn mount(server: &Server, kind: FileSystem, size: u32, install: &Installation) -> Result<Mount> {
+/// The members have the processors that two servers would have.
+fn start_device(
+    protocol: &str,
+    spec: &Spec,
+    bench: &Bench,
+    network: &Network,
+    processors: &[usize],
+) -> Result<ReplicatedDevice> {
+    let place = |at| Place { host: network.host(at), namespace: network.namespace(at) };
+    let own = [0, 1].map(|at| processors.get(at).or(processors.last()).copied());
+    ReplicatedDevice::start(bench, [0, 1].map(place), protocol, spec.disk, own, spec.lockstep.as_deref())
+}
+
+/// A file of this size in GiB beside the server's data, for a file system.
+fn allocate(server: &Server, size: u32) -> Result<PathBuf> {
     let image = server.config.file("img");
     run_to_end(Command::new("fallocate").arg("-l").arg(format!("{size}GiB")).arg(&image))?;
+    Ok(image)
+}
+
+/// Puts the server's data on a file system of this kind, in this file.
+fn mount(server: &Server, kind: FileSystem, image: &Path, install: &Installation) -> Result<Mount> {
     // Discarded blocks would have to be allocated again while the load runs.
     let arguments: &[&str] = match kind {
         FileSystem::Ext4 => &["-q", "-F", "-E", "nodiscard"],
         FileSystem::Xfs => &["-q", "-f", "-K"],
     };
-    run_to_end(Command::new(mkfs(kind)?).args(arguments).arg(&image))?;
-    let mount = Mount::under(&server.datadir(), install, &["-o", "loop,noatime"], &image)?;
+    run_to_end(Command::new(mkfs(kind)?).args(arguments).arg(image))?;
+    let mount = Mount::under(&server.datadir(), install, &["-o", "loop,noatime"], image)?;
     // To the server it would be a database.
     let _ = std::fs::remove_dir(server.datadir().join("lost+found"));
     Ok(mount)

@@ -14,6 +14,8 @@ pub enum Kind {
     SemiSync,
     /// Three log members (`lockstep binlog ingest`), which keep the binlog and acknowledge it: they have no database.
     Ingest,
+    /// A second copy of the disk, by `lockstep block` with this protocol. No server runs there.
+    Device(&'static str),
     /// A second member of a cluster on Galera's library.
     Galera,
     /// A second member of a cluster on Lockstep, with this `commit.policy`.
@@ -24,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether a second server has what the writer writes.
+    /// Whether there is a second copy of the database or of its disk, which may lag.
     pub fn is_copied(self) -> bool {
         !matches!(self, Kind::Alone | Kind::Floor | Kind::Ingest)
     }
@@ -93,6 +95,16 @@ const fn alone(name: &'static str, what: &'static str, file_system: FileSystem, 
     }
 }
 
+/// One server that flushes everything, on a replicated device.
+const fn device(
+    name: &'static str,
+    what: &'static str,
+    protocol: &'static str,
+    file_system: FileSystem,
+) -> Setup {
+    Setup { kind: Kind::Device(protocol), ..alone(name, what, file_system, true) }
+}
+
 /// The same where each flush takes longer.
 const fn slow(setup: Setup, name: &'static str, what: &'static str) -> Setup {
     Setup { name, what, slow_disk: true, ..setup }
@@ -109,7 +121,13 @@ const TURNS: [&str; Setup::EACH.len()] = [
     "lockstep-quorum",
     "galera",
     "xfs-small-pool",
+    "device-c",
     "xfs",
+    "device-b",
+    "device-a",
+    "device-c-ext4",
+    "device-b-ext4",
+    "device-a-ext4",
     "lockstep-semisync",
     "mariadb-semi-sync-binlog-0",
     "xfs-binlog-0",
@@ -131,7 +149,7 @@ const TURNS: [&str; Setup::EACH.len()] = [
 
 impl Setup {
     /// All of them, as tables list them.
-    pub const EACH: [Setup; 23] = [
+    pub const EACH: [Setup; 29] = [
         alone("ext4-small-pool", "one server, ext4, small pool", Ext4, false),
         alone("ext4", "one server, ext4", Ext4, true),
         alone("xfs-small-pool", "one server, XFS, small pool", Xfs, false),
@@ -165,6 +183,12 @@ impl Setup {
             Some(false),
         ),
         of("mariadb-ingest", "MariaDB, three log members", Kind::Ingest, true, Some(true)),
+        device("device-a", "one server on a Lockstep device, protocol A", "a", Xfs),
+        device("device-b", "one server on a Lockstep device, protocol B", "b", Xfs),
+        device("device-c", "one server on a Lockstep device, protocol C", "c", Xfs),
+        device("device-a-ext4", "one server on a Lockstep device, protocol A, ext4", "a", Ext4),
+        device("device-b-ext4", "one server on a Lockstep device, protocol B, ext4", "b", Ext4),
+        device("device-c-ext4", "one server on a Lockstep device, protocol C, ext4", "c", Ext4),
         of("galera", "Galera", Kind::Galera, true, None),
         of("galera-innodb-0", "Galera, InnoDB 0", Kind::Galera, false, None),
         of("lockstep-semisync", "Lockstep semisync", Kind::Lockstep("semisync"), true, None),
@@ -198,12 +222,24 @@ impl Setup {
 
     /// How many servers it has.
     pub fn servers(self) -> usize {
-        if self.kind.is_copied() { 2 } else { 1 }
+        match self.kind {
+            Kind::Alone | Kind::Floor | Kind::Ingest | Kind::Device(_) => 1,
+            Kind::SemiSync | Kind::Galera | Kind::Lockstep(_) => 2,
+        }
     }
 
     /// How many networks its servers and log members need.
     pub(super) fn networks(self) -> usize {
-        if self.kind == Kind::Ingest { 1 + LOG_MEMBERS } else { self.servers() }
+        match self.kind {
+            Kind::Ingest => 1 + LOG_MEMBERS,
+            Kind::Device(_) => 2,
+            _ => self.servers(),
+        }
+    }
+
+    /// How many file systems' worth of space it takes. A device has its image and its log on both members.
+    pub(super) fn disks(self) -> usize {
+        if let Kind::Device(_) = self.kind { 4 } else { self.servers() }
     }
 
     /// Further lines of each server's `[mysqld]`; the pools are sizes in MiB, the smaller first.

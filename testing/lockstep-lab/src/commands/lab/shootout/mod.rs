@@ -151,6 +151,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             Kind::SemiSync => 5.0,
             Kind::Floor => 6.0,
             Kind::Ingest | Kind::Galera | Kind::Lockstep(_) => 9.0,
+            Kind::Device(_) => 12.0,
         };
         let reads = if spec.reading.is_by(setup) { spec.read_window.as_secs_f64() + 0.5 } else { 0.0 };
         start + filling + (reads + writes) * spec.threads.len() as f64
@@ -223,7 +224,7 @@ fn side(setup: Setup) -> Side {
     match setup.kind {
         Kind::Alone | Kind::SemiSync | Kind::Ingest | Kind::Floor => Side::MariaDb,
         Kind::Galera => Side::Galera,
-        Kind::Lockstep(_) => Side::Lockstep,
+        Kind::Lockstep(_) | Kind::Device(_) => Side::Lockstep,
     }
 }
 
@@ -327,9 +328,6 @@ fn measured_for(results: &Results) -> String {
     )
 }
 
-/// As the post has it; this lab has none yet.
-const BLOCK_DEVICE: &str = "replicated block device (later)";
-
 fn table_of(setups: &[Setup], threads: &[u64], what: &str, cell: impl Fn(Setup, u64) -> String) -> Table {
     let mut head = vec![what.to_owned()];
     head.extend(threads.iter().map(u64::to_string));
@@ -343,10 +341,7 @@ fn table_of(setups: &[Setup], threads: &[u64], what: &str, cell: impl Fn(Setup, 
 
 fn rates(results: &Results, setups: &[Setup], threads: &[u64], script: &str, heading: &str) -> Section {
     let rate = |setup: Setup, count| stat(results, setup.name(), script, count, "requests_per_s");
-    let mut table = table_of(setups, threads, "requests/s by threads", |s, count| text(rate(s, count)));
-    if script == READ_WRITE {
-        table.row([BLOCK_DEVICE.to_owned()]);
-    }
+    let table = table_of(setups, threads, "requests/s by threads", |s, count| text(rate(s, count)));
     let profile = if threads.contains(&PROFILE) { Some(PROFILE) } else { threads.last().copied() };
     let chart = profile.map(|count| {
         let bar = |setup: &Setup| Bar::of(setup.what(), rate(*setup, count), side(*setup));
@@ -464,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn report_has_each_setup_and_row_for_block_device() {
+    fn report_has_each_setup() {
         let results = results(&Setup::EACH);
         let page = page(&results);
         let html = page.html(&results);
@@ -480,7 +475,6 @@ mod tests {
         }
         let copied = Setup::EACH.iter().filter(|setup| setup.kind.is_copied()).count();
         assert_eq!(terminal.lines().filter(|line| line.ends_with(" 0.250  0.250")).count(), 2 * copied);
-        assert!(terminal.contains(BLOCK_DEVICE));
         assert!(terminal.contains("1.50 / 12.5 / 20.0"), "{terminal}");
     }
 

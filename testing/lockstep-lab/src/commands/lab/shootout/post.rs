@@ -14,7 +14,7 @@ const POST_THREADS: [u64; 5] = [16, 64, 128, 256, 512];
 struct Post {
     what: &'static str,
     /// Our set-up that comes next to it, and the load.
-    ours: Option<(&'static str, &'static str)>,
+    ours: (&'static str, &'static str),
     rates: [f64; 5],
     /// Shortest, average, 95 %; milliseconds.
     times: [[f64; 5]; 3],
@@ -23,7 +23,7 @@ struct Post {
 const POST: [Post; 9] = [
     Post {
         what: "read-only, MySQL 5.1, ext3, pool of 110 GB",
-        ours: Some(("ext4", READ_ONLY)),
+        ours: ("ext4", READ_ONLY),
         rates: [21594.87, 21958.1, 21523.31, 18025.68, 14843.1],
         times: [
             [2.25, 2.59, 2.96, 4.21, 4.52],
@@ -33,7 +33,7 @@ const POST: [Post; 9] = [
     },
     Post {
         what: "read-write, MySQL 5.1, ext3, pool of 110 GB",
-        ours: Some(("ext4", READ_WRITE)),
+        ours: ("ext4", READ_WRITE),
         rates: [1373.22, 1574.03, 1639.68, 1573.17, 1535.2],
         times: [
             [22.0, 64.37, 49.69, 118.66, 398.51],
@@ -43,7 +43,7 @@ const POST: [Post; 9] = [
     },
     Post {
         what: "the same on a replicated block device",
-        ours: None,
+        ours: ("device-c-ext4", READ_WRITE),
         rates: [4373.21, 4988.45, 4737.18, 4824.21, 4226.01],
         times: [
             [11.74, 33.03, 49.46, 63.92, 26.86],
@@ -53,7 +53,7 @@ const POST: [Post; 9] = [
     },
     Post {
         what: "read-write, MySQL 5.1, ext3, pool of 64 GB",
-        ours: Some(("ext4-small-pool", READ_WRITE)),
+        ours: ("ext4-small-pool", READ_WRITE),
         rates: [7918.81, 8402.72, 8309.01, 8193.7, 7352.08],
         times: [
             [4.3, 6.74, 13.41, 13.07, 12.99],
@@ -63,7 +63,7 @@ const POST: [Post; 9] = [
     },
     Post {
         what: "MySQL 5.5, XFS, pool of 64 GB",
-        ours: Some(("xfs-small-pool", READ_WRITE)),
+        ours: ("xfs-small-pool", READ_WRITE),
         rates: [10610.73, 14221.56, 14365.29, 14724.68, 14997.44],
         times: [
             [5.11, 5.73, 5.96, 6.12, 6.29],
@@ -73,7 +73,7 @@ const POST: [Post; 9] = [
     },
     Post {
         what: "MySQL 5.5, XFS, pool of 110 GB",
-        ours: Some(("xfs", READ_WRITE)),
+        ours: ("xfs", READ_WRITE),
         rates: [10580.58, 14235.42, 14536.82, 14818.83, 14990.36],
         times: [
             [4.98, 5.99, 5.95, 5.95, 6.4],
@@ -83,7 +83,7 @@ const POST: [Post; 9] = [
     },
     Post {
         what: "the same, semi-sync",
-        ours: Some(("mariadb-semi-sync", READ_WRITE)),
+        ours: ("mariadb-semi-sync", READ_WRITE),
         rates: [12573.71, 13187.09, 13670.54, 13670.37, 13589.85],
         times: [
             [5.73, 10.19, 8.6, 7.7, 9.52],
@@ -93,7 +93,7 @@ const POST: [Post; 9] = [
     },
     Post {
         what: "the same, semi-sync, sync_binlog=0",
-        ours: Some(("mariadb-semi-sync-binlog-0", READ_WRITE)),
+        ours: ("mariadb-semi-sync-binlog-0", READ_WRITE),
         rates: [23735.92, 27532.15, 27186.83, 24936.92, 20302.11],
         times: [
             [4.87, 7.66, 6.91, 8.63, 14.59],
@@ -103,7 +103,7 @@ const POST: [Post; 9] = [
     },
     Post {
         what: "the same, no replication, no binlog",
-        ours: Some(("no-binlog", READ_WRITE)),
+        ours: ("no-binlog", READ_WRITE),
         rates: [25684.13, 29220.39, 28514.72, 25194.63, 20562.35],
         times: [
             [4.15, 5.07, 5.19, 7.19, 7.23],
@@ -128,13 +128,10 @@ pub(super) fn beside_the_post(results: &Results, threads: &[u64]) -> Vec<Section
             for post in &POST {
                 let cells = shared.iter().map(|(at, _)| theirs(post, *at));
                 table.row(std::iter::once(post.what.to_owned()).chain(cells));
-                match post.ours.map(|(setup, script)| (Setup::of_name(setup), setup, script)) {
-                    Some((Some(setup), name, script)) => {
-                        let cells = shared.iter().map(|(_, count)| ours(name, script, *count));
-                        table.row(std::iter::once(format!("    here: {}", setup.what())).chain(cells));
-                    }
-                    _ => table.row(["    here: later".to_owned()]),
-                }
+                let (name, script) = post.ours;
+                let what = Setup::of_name(name).map_or(name, Setup::what);
+                let cells = shared.iter().map(|(_, count)| ours(name, script, *count));
+                table.row(std::iter::once(format!("    here: {what}")).chain(cells));
             }
             table
         };
@@ -177,7 +174,7 @@ mod tests {
         assert_eq!(times.table.rows[at][1], "5.73 / 24.2 / 33.2");
         assert_eq!(times.table.rows[at + 1][1], "1.50 / 12.5 / 20.0");
         for post in &POST {
-            assert!(post.ours.is_none_or(|(setup, _)| Setup::of_name(setup).is_some()), "{}", post.what);
+            assert!(Setup::of_name(post.ours.0).is_some(), "{}", post.what);
         }
     }
 }
