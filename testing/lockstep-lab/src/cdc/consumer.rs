@@ -175,8 +175,7 @@ pub(super) fn catch_up(rig: &Rig, ids: u64) -> Result<CatchUp> {
                 _ => {}
             },
             Ok(None) => return Err(LocalError::Value("the binlog does not end".into())),
-            // The source ends the connection where the binlog ends.
-            Err(SqlClientError::Connection(why)) if why.kind() == std::io::ErrorKind::UnexpectedEof => break,
+            Err(SqlClientError::Ended) => break,
             Err(error) => return Err(failed(error)),
         }
     }

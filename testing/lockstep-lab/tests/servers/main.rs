@@ -13,6 +13,7 @@ mod archive;
 mod awaited;
 mod binlog;
 mod branch;
+mod cdc;
 mod chaos;
 mod consumers;
 mod daily;

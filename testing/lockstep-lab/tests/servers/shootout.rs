@@ -50,7 +50,7 @@ fn measure(name: &str) -> Result<Run, LocalError> {
             m.script != UPDATE_INDEX || !name.starts_with("floor") || m.load.per_second <= most,
             "no more than {most} commits/s: {m:?}"
         );
-        let copied = m.script != READ_ONLY && setup.servers() == 2;
+        let copied = m.script != READ_ONLY && setup.kind.is_copied();
         assert_eq!(m.caught_up.is_some(), copied, "{m:?}");
         // The backlog of the previous load is purged, up to the tolerance.
         let plausible = m.debt.map(|debt| debt.transactions <= m.load.transactions + m.load.errors + 1_000);
@@ -72,13 +72,17 @@ fn each_setup_keeps_replicas_equal_and_cleans_up() -> Test {
         ("floor-innodb-0", 1, "wsrep_provider="),
         ("mariadb-semi-sync", 2, "sync_binlog=1"),
         ("mariadb-ingest", 1, "sync_binlog=1"),
+        ("device-c", 1, "sync_binlog=1"),
+        ("device-a-ext4", 1, "sync_binlog=1"),
         ("galera", 2, "innodb_flush_log_at_trx_commit=1"),
         ("lockstep-semisync-innodb-0", 2, "commit.policy=semisync"),
         ("mariadb-semi-sync-slow-disk", 2, "sync_binlog=1"),
         ("lockstep-semisync-innodb-0-slow-disk", 2, "commit.policy=semisync"),
     ] {
         let run = measure(name)?;
-        same("option files, and variables", run.configurations.len(), 2 * servers);
+        // And the command lines of a device's members.
+        let members = if name.starts_with("device-") { 2 } else { 0 };
+        same("option files, and variables", run.configurations.len(), 2 * servers + members);
         for (at, (server, text)) in run.configurations[..servers].iter().enumerate() {
             assert!(text.contains(says), "{name}: {server} has no {says}:\n{text}");
             // A copy that writes a binlog of its own has more to do than ours.
