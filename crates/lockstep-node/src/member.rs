@@ -118,6 +118,7 @@ impl Member {
             quorum,
             now,
             resumed_at: now,
+            simulated_boot: None,
             wall: 0,
             finished: Finished::new(finished),
             out: Outbox::default(),
@@ -208,7 +209,9 @@ impl Member {
         self.inform_raft();
         self.append_control_entries();
         if self.confirms() {
-            self.delivery.confirmations.ask(&mut self.ctx.raft, self.ctx.now, since_boot);
+            let simulated = self.ctx.simulated_boot;
+            let clock = || simulated.unwrap_or_else(since_boot);
+            self.delivery.confirmations.ask(&mut self.ctx.raft, self.ctx.now, clock);
         }
         self.drain_all();
         self.delivery.confirmations.step(&self.ctx.raft);

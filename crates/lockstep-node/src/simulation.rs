@@ -5,13 +5,14 @@
 //! calls: [`SimulatedNode::begin_batch`] writes all queued jobs, [`SimulatedNode::end_batch`] syncs and answers. What the
 //! simulated disk does between the two is up to the caller.
 
-use crate::api::{ConnectArgs, Delivery, Level, LocalState, NodeError, ServerEnd, Tuning};
+use crate::api::{ConnectArgs, Delivery, FrontEnd, Level, LocalState, NodeError, ServerEnd, Tuning};
 use crate::effect::{Effect, ReadRequest, TrimLimits};
+use crate::io::liveness::confirmed_at;
 use crate::io::opened::Opened;
 use crate::io::writer::{LogDone, keep, read, trim, write_to};
-use crate::member::{Admission, ConnectionState, Member};
+use crate::member::{Admission, Confirmation, ConnectionState, Member};
 use crate::operator::{Answer, Command};
-use crate::submit::Submission;
+use crate::submit::{NoticeCall, Submission};
 use crate::wire::{FRAME_RAFT, Hello};
 use bytes::Bytes;
 use lockstep_core::message::Message;
@@ -23,6 +24,7 @@ use std::collections::VecDeque;
 use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 /// The settings that a process starts with.
 pub struct Setup {
@@ -120,6 +122,27 @@ fn whole(mut parts: Vec<Bytes>) -> Bytes {
     match parts.len() {
         1 => parts.swap_remove(0),
         _ => parts.concat().into(),
+    }
+}
+
+/// What a node publishes after a round for a device. The threads of the device read it at any time.
+#[derive(Clone, Debug, Default)]
+pub struct PublishedState {
+    /// Whether there is a primary component.
+    pub is_primary: bool,
+    /// Whether this member's clients may write.
+    pub may_originate: bool,
+    /// The last seqno that was delivered.
+    pub delivered: Seqno,
+    /// The history, and the log's id.
+    pub log: (Uuid, Uuid),
+    confirmations: Vec<Confirmation>,
+}
+
+impl PublishedState {
+    /// As [`crate::Node::confirmed`], at this time since boot.
+    pub fn confirmed(&self, boot: Duration) -> Option<Seqno> {
+        confirmed_at(&self.confirmations, boot)
     }
 }
 
@@ -274,6 +297,35 @@ impl<D: Disk> SimulatedNode<D> {
         let submission = Submission::new();
         self.member.submit(kind, payload, submission.filler());
         submission
+    }
+
+    /// The taker of the deliveries, if it is no database. Before [`SimulatedNode::connect`].
+    pub fn set_front_end(&mut self, front_end: FrontEnd) {
+        self.member.set_front_end(front_end);
+    }
+
+    /// As [`SimulatedNode::begin_round`], with the time since boot.
+    pub fn begin_round_at(&mut self, now: Micros, wall: Micros, boot: Duration) {
+        self.member.ctx.simulated_boot = Some(boot);
+        self.member.at(now, wall);
+    }
+
+    /// As [`crate::Node::submit_with`].
+    pub fn submit_with(&mut self, kind: EntryKind, payload: Bytes, call: NoticeCall) {
+        let submission = Submission::notifying(call);
+        self.member.submit(kind, payload, submission.filler());
+    }
+
+    /// The state after the last round.
+    pub fn published(&self) -> PublishedState {
+        let tail = self.member.ctx.raft.tail_state();
+        PublishedState {
+            is_primary: self.member.ctx.connection.is_primary(),
+            may_originate: self.member.may_originate(),
+            delivered: self.member.delivery.deliverer.delivered(),
+            log: (tail.history, tail.log_id),
+            confirmations: self.member.delivery.confirmations.recent(),
+        }
     }
 
     /// A client's causal read.

@@ -12,6 +12,7 @@ mod apply_order;
 mod client_checks;
 mod clock;
 mod counters;
+mod device;
 mod fallback;
 mod history;
 mod hunt;
@@ -35,6 +36,9 @@ mod world;
 mod writers;
 
 pub use counters::Counters;
+pub use device::{
+    DEVICE_PLANTS, DeviceCounters, DevicePlant, DeviceReport, DeviceSettings, hunt_device, simulate_device,
+};
 pub use hunt::hunt;
 use lockstep_core::Micros;
 pub use lockstep_core::raft::Failpoint;

@@ -2,7 +2,9 @@
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use lockstep_sim::{Counters, FAULTS, PLANTS, RunReport, Settings, World, hunt, mutate, simulate};
+use lockstep_sim::{
+    Counters, DEVICE_PLANTS, FAULTS, PLANTS, RunReport, Settings, World, hunt, mutate, simulate,
+};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -10,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 mod allocator;
+mod device_run;
 
 /// A simulation allocates much and holds little: this takes a tenth less time than with the system's allocator.
 #[global_allocator]
@@ -45,7 +48,7 @@ struct Args {
     trace_from: f64,
     /// Plant a fault in the core: violations are then what should be seen.
     #[arg(long)]
-    #[arg(value_parser = PossibleValuesParser::new(PLANTS.iter().map(|plant| plant.name)))]
+    #[arg(value_parser = PossibleValuesParser::new(plant_names()))]
     mutate: Option<String>,
     /// Check only what users were promised, not what members owe each other.
     #[arg(long)]
@@ -74,9 +77,17 @@ struct Args {
     /// None of these worlds. Without any of these options the seed's number decides.
     #[arg(long, group = "worlds")]
     plain: bool,
+    /// Copies of a replicated block device and their clients, instead of databases.
+    #[arg(long, conflicts_with_all = ["worlds", "kept", "outcomes_only"])]
+    device: bool,
     /// Say for every seed what was counted.
     #[arg(long)]
     verbose: bool,
+}
+
+fn plant_names() -> impl Iterator<Item = &'static str> {
+    let device = DEVICE_PLANTS.iter().map(|plant| plant.name);
+    PLANTS.iter().map(|plant| plant.name).chain(device)
 }
 
 #[derive(Default)]
@@ -195,6 +206,9 @@ fn hunt_all(args: &Args) -> ExitCode {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if args.device {
+        return device_run::run(&args);
+    }
     if args.mutations {
         return hunt_all(&args);
     }

@@ -2,22 +2,13 @@
 
 use super::attachments::Attachments;
 use super::extent_map::{Content, ExtentMap, Run};
+use super::storage::{FileStorage, Storage};
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::{Gtid, Uuid};
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
-use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind};
+use std::path::Path;
 
-/// The device file's name.
-const IMAGE: &str = "device.img";
-/// The name of the file with its position.
-const STATE: &str = "device.state";
 const STATE_MAGIC: &[u8; 8] = b"LSBLK\0\0\x02";
-/// The longest state file.
-const STATE_MAX: u64 = 64 << 10;
 /// Zeroes are written so many at a time where the file system cannot make them.
 const ZEROES: usize = 1 << 20;
 
@@ -75,8 +66,7 @@ impl Position {
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct DeviceFile {
-    file: File,
-    dir: PathBuf,
+    storage: Box<dyn Storage>,
 }
 
 impl DeviceFile {
@@ -86,53 +76,37 @@ impl DeviceFile {
     /// # Errors
     /// A text for people.
     pub fn open(dir: &Path) -> Result<(DeviceFile, Position), String> {
-        let path = dir.join(IMAGE);
-        let fails = |what: &str, path: &Path, error: &dyn std::fmt::Display| {
-            format!("cannot {what} {}: {error}", path.display())
-        };
-        let state = dir.join(STATE);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(!state.try_exists().map_err(|e| fails("read", &state, &e))?);
-        let file = options.open(&path).map_err(|e| fails("open", &path, &e))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                return Err(format!(
-                    "another process uses {}: stop it first, or name another directory with --dir",
-                    path.display()
-                ));
-            }
-            Err(error) => return Err(fails("lock", &path, &error)),
-        }
-        let position = match std::fs::metadata(&state) {
-            Ok(found) if found.len() > STATE_MAX => {
-                return Err(fails("read", &state, &"it is no state file"));
-            }
-            Ok(_) => {
-                let bytes = std::fs::read(&state).map_err(|e| fails("read", &state, &e))?;
+        DeviceFile::over(Box::new(FileStorage::open(dir)?))
+    }
+
+    /// As [`DeviceFile::open`], over this storage.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub fn over(storage: Box<dyn Storage>) -> Result<(DeviceFile, Position), String> {
+        let (path, state) = (storage.image_name(), storage.state_name());
+        let fails =
+            |what: &str, path: &str, error: &dyn std::fmt::Display| format!("cannot {what} {path}: {error}");
+        let position = match storage.load_state().map_err(|e| fails("read", &state, &e))? {
+            Some(bytes) => {
                 let position = Position::decode(&bytes).map_err(|error| {
                     format!(
-                        "{} {error}: what {} holds is unknown. Set both files aside, and keep them. Then copy the two files of \
-                         another member, which is stopped meanwhile",
-                        state.display(),
-                        path.display()
+                        "{state} {error}: what {path} holds is unknown. Set both files aside, and keep them. Then copy the two \
+                         files of another member, which is stopped meanwhile"
                     )
                 })?;
                 Some(position)
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(fails("read", &state, &error)),
+            None => None,
         };
-        let device = DeviceFile { file, dir: dir.to_owned() };
-        let length = device.file.metadata().map_err(|e| fails("read", &path, &e))?.len();
+        let device = DeviceFile { storage };
+        let length = device.storage.length().map_err(|e| fails("read", &path, &e))?;
         let position = match position {
             Some(position) => position,
             None if length > 0 => {
                 return Err(format!(
-                    "{} is lost: what {} holds is unknown. Set this file aside, and keep it. Then copy the two files of another \
-                     member, which is stopped meanwhile",
-                    state.display(),
-                    path.display()
+                    "{state} is lost: what {path} holds is unknown. Set this file aside, and keep it. Then copy the two files of \
+                     another member, which is stopped meanwhile"
                 ));
             }
             None => {
@@ -148,15 +122,14 @@ impl DeviceFile {
         };
         if !position.gtid.is_defined() && length > 0 {
             // Writes of a process that was killed before it saved a position.
-            device.file.set_len(0).map_err(|e| fails("empty", &path, &e))?;
+            device.storage.set_length(0).map_err(|e| fails("empty", &path, &e))?;
         }
         // The file is durably as long as each position that is saved says.
         let size = position.attachments.size();
         if position.whole && length < size {
             return Err(format!(
-                "{} has {length} bytes, and the device has {size}: its end is lost. Put the whole file back. If another member \
-                 has the device, set this directory aside, and copy the device from there",
-                path.display()
+                "{path} has {length} bytes, and the device has {size}: its end is lost. Put the whole file back. If another \
+                 member has the device, set this directory aside, and copy the device from there"
             ));
         }
         Ok((device, position))
@@ -167,7 +140,7 @@ impl DeviceFile {
     /// # Errors
     /// As of the file system.
     pub fn grow(&self, size: u64) -> io::Result<()> {
-        if self.file.metadata()?.len() < size { self.file.set_len(size) } else { Ok(()) }
+        if self.storage.length()? < size { self.storage.set_length(size) } else { Ok(()) }
     }
 
     /// Reads. Bytes behind the end read as zeroes.
@@ -177,7 +150,7 @@ impl DeviceFile {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < into.len() {
-            match self.file.read_at(&mut into[done..], offset + done as u64) {
+            match self.storage.read_at(&mut into[done..], offset + done as u64) {
                 Ok(0) => {
                     into[done..].fill(0);
                     return Ok(());
@@ -199,23 +172,16 @@ impl DeviceFile {
         for run in runs.runs() {
             self.write_run(&run)?;
         }
-        self.file.sync_data()
+        self.storage.sync()
     }
 
     fn write_run(&self, run: &Run) -> io::Result<()> {
         match &run.content {
-            Content::Data(bytes) => self.file.write_all_at(bytes, run.offset),
-            Content::Zeroes { hole } => {
-                let how = match hole {
-                    true => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                    false => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
-                };
-                match fallocate(&self.file, how, run.offset, run.length) {
-                    Ok(()) => Ok(()),
-                    Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeroes(run),
-                    Err(error) => Err(error.into()),
-                }
-            }
+            Content::Data(bytes) => self.storage.write_at(bytes, run.offset),
+            Content::Zeroes { hole } => match self.storage.zero_at(run.offset, run.length, *hole)? {
+                true => Ok(()),
+                false => self.write_zeroes(run),
+            },
         }
     }
 
@@ -224,7 +190,7 @@ impl DeviceFile {
         let mut at = run.offset;
         while at < run.end() {
             let length = zeroes.len().min((run.end() - at) as usize);
-            self.file.write_all_at(&zeroes[..length], at)?;
+            self.storage.write_at(&zeroes[..length], at)?;
             at += length as u64;
         }
         Ok(())
@@ -235,12 +201,7 @@ impl DeviceFile {
     /// # Errors
     /// As of the file system.
     pub fn save(&self, position: &Position) -> io::Result<()> {
-        let (path, next) = (self.dir.join(STATE), self.dir.join("device.state.new"));
-        let mut file = File::create(&next)?;
-        file.write_all(&position.encode())?;
-        file.sync_all()?;
-        std::fs::rename(&next, &path)?;
-        File::open(&self.dir)?.sync_all()
+        self.storage.save_state(&position.encode())
     }
 
     /// The part of a range from its beginning on that is data, or that is a hole, of the file: its length, and whether it is a
@@ -249,27 +210,18 @@ impl DeviceFile {
     /// # Errors
     /// As of the file system.
     pub fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)> {
-        let seek = |whence| match seek(&self.file, whence) {
-            Ok(at) => Ok(Some(at)),
-            Err(Errno::NXIO) => Ok(None),
-            Err(error) => Err(io::Error::from(error)),
-        };
-        match seek(SeekFrom::Data(offset))? {
-            Some(data) if data <= offset => {
-                let hole = seek(SeekFrom::Hole(offset))?.unwrap_or(u64::MAX).max(offset + 1);
-                Ok(((hole - offset).min(length), false))
-            }
-            Some(data) => Ok(((data - offset).min(length), true)),
-            None => Ok((length, true)),
-        }
+        self.storage.extent(offset, length)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::entry::Entry;
+    use super::super::storage::{IMAGE, STATE};
     use super::*;
     use bytes::Bytes;
+    use std::fs::OpenOptions;
+    use std::path::PathBuf;
 
     fn dir(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("lockstep-block-{name}-{}", std::process::id()));

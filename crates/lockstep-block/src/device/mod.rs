@@ -4,6 +4,8 @@
 //! - [`extent_map`], [`overlay`]: writes that are not on the device file yet.
 //! - [`attachments`]: the writer, as the log has it.
 //! - [`file`]: the device file, and the position that it has.
+//! - [`storage`]: the disk under it.
+//! - [`environment`]: time and threads.
 //! - [`replica`]: all of them on one member.
 //!
 //! A write goes to memory and is answered. A flush makes log entries of all dirty writes, and is answered when the log has them
@@ -13,16 +15,21 @@
 pub mod attachments;
 mod controls;
 pub mod entry;
+pub mod environment;
 pub mod extent_map;
+mod failpoints;
 pub mod file;
 #[cfg(test)]
 mod fuzz;
 pub mod overlay;
 pub mod replica;
 mod session;
+pub mod storage;
 #[cfg(test)]
 mod tests;
 
+pub use failpoints::{Failpoint, Failpoints};
 pub use replica::{
-    Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment, ReplicaStatus, SessionStatus,
+    Batch, Config, Log, NotSent, Notice, NoticeCall, Refused, Replica, ReplicaAttachment, ReplicaStatus,
+    SessionStatus,
 };

@@ -96,6 +96,13 @@ impl Overlay {
         }
     }
 
+    /// A planted fault: takes writes for committed that are not.
+    pub(super) fn commit_flying(&mut self) {
+        for run in self.flying.take(&(0..u64::MAX)) {
+            self.committed.insert(run, 0);
+        }
+    }
+
     /// The attachment has ended: forgets writes that are not committed.
     pub fn discard(&mut self) {
         self.dirty = ExtentMap::default();

@@ -12,7 +12,9 @@
 use super::attachments::{Attachments, Effect, Holder};
 use super::controls::{Controls, Outcome};
 use super::entry::Entry;
-use super::extent_map::{Content, Run};
+use super::environment::{Environment, System, blocking, wait};
+use super::extent_map::{Content, ExtentMap, Run};
+use super::failpoints::{Failpoint, Failpoints};
 use super::file::{DeviceFile, Position};
 use super::overlay::{Overlay, Part};
 use super::session::{Session, ToSend};
@@ -23,7 +25,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Dirty writes go to the log after this time, if no flush takes them before.
@@ -194,6 +196,7 @@ struct State {
     /// The log's end has been reached once: before, the state is one of long ago.
     caught_up: bool,
     closing: bool,
+    failpoints: Failpoints,
 }
 
 impl State {
@@ -219,8 +222,7 @@ impl State {
             && session.failure().is_none()
         {
             session.fail(text);
-            self.overlay.discard();
-            self.dirty_since = None;
+            self.discard();
         }
     }
 
@@ -244,9 +246,15 @@ impl State {
     /// Forgets the attachment, and all of its writes that are not committed: in a later epoch they would cover newer ones.
     fn end_session(&mut self) {
         self.session = None;
-        self.overlay.discard();
-        self.dirty_since = None;
+        self.discard();
         self.early.clear();
+    }
+
+    fn discard(&mut self) {
+        if !self.failpoints.is_active(Failpoint::WritesKept) {
+            self.overlay.discard();
+        }
+        self.dirty_since = None;
     }
 
     /// Makes entries of dirty writes within a range. Returns the number of the last entry of the session.
@@ -277,6 +285,8 @@ struct Shared<L> {
     log: L,
     file: DeviceFile,
     config: Config,
+    environment: Arc<dyn Environment>,
+    failpoints: Failpoints,
     state: Mutex<State>,
     /// Something has changed that a task may wait for.
     changed: Notify,
@@ -306,6 +316,19 @@ impl<L: Log> std::fmt::Debug for Replica<L> {
 impl<L: Log> Replica<L> {
     /// A replica over a device file at its position. `seed` differs from run to run.
     pub fn new(log: L, file: DeviceFile, position: Position, config: Config, seed: u64) -> Replica<L> {
+        Replica::with(log, file, position, config, seed, Arc::new(System), Failpoints::default())
+    }
+
+    /// As [`Replica::new`], in this environment.
+    pub fn with(
+        log: L,
+        file: DeviceFile,
+        position: Position,
+        config: Config,
+        seed: u64,
+        environment: Arc<dyn Environment>,
+        failpoints: Failpoints,
+    ) -> Replica<L> {
         let state = State {
             overlay: Overlay::default(),
             attachments: position.attachments,
@@ -319,14 +342,17 @@ impl<L: Log> Replica<L> {
             unwritten_since: None,
             early: Vec::new(),
             trouble: None,
-            promoted_at: Instant::now(),
+            promoted_at: environment.now(),
             caught_up: false,
             closing: false,
+            failpoints,
         };
         Replica(Arc::new(Shared {
             log,
             file,
             config,
+            environment,
+            failpoints,
             state: Mutex::new(state),
             changed: Notify::new(),
             work: Condvar::new(),
@@ -342,6 +368,15 @@ impl<L: Log> Replica<L> {
     fn wake(&self) {
         self.0.changed.notify_waiters();
         self.0.work.notify_all();
+    }
+
+    fn now(&self) -> Instant {
+        self.0.environment.now()
+    }
+
+    /// Waits for a change, but not for long.
+    async fn look(&self, changed: impl Future<Output = ()>) {
+        wait(&*self.0.environment, LOOK, changed).await;
     }
 
     /// The log that it uses.
@@ -430,7 +465,7 @@ impl<L: Log> Replica<L> {
     /// # Errors
     /// It takes too long: a text for people.
     pub async fn until_caught_up(&self) -> Result<(), String> {
-        let until = Instant::now() + CONTROL_TIMEOUT;
+        let until = self.now() + CONTROL_TIMEOUT;
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
@@ -440,11 +475,11 @@ impl<L: Log> Replica<L> {
                 if state.caught_up {
                     return Ok(());
                 }
-                if state.closing || Instant::now() >= until {
+                if state.closing || self.now() >= until {
                     return Err(BEHIND.into());
                 }
             }
-            let _ = tokio::time::timeout(LOOK, changed).await;
+            self.look(changed).await;
         }
     }
 
@@ -453,6 +488,33 @@ impl<L: Log> Replica<L> {
     /// # Errors
     /// The entry cannot be taken: a text for people. The member must end.
     pub fn deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<(), String> {
+        let entry = self.received(seqno, payload)?;
+        let is_own = *origin == self.0.log.member();
+        let mut state = self.lock();
+        while state.waits_for_room(is_own, &entry, self.0.config.cache) {
+            let waited = self.0.work.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.take(state, seqno, origin, entry);
+        Ok(())
+    }
+
+    /// As [`Replica::deliver`], without waiting. Returns false if it would have to wait: the entry is not taken.
+    ///
+    /// # Errors
+    /// As of [`Replica::deliver`].
+    pub fn try_deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<bool, String> {
+        let entry = self.received(seqno, payload)?;
+        let state = self.lock();
+        if state.waits_for_room(*origin == self.0.log.member(), &entry, self.0.config.cache) {
+            return Ok(false);
+        }
+        self.take(state, seqno, origin, entry);
+        Ok(true)
+    }
+
+    /// The entry in a payload. Makes the file larger if the entry makes the device so.
+    fn received(&self, seqno: Seqno, payload: &Bytes) -> Result<Entry, String> {
         let entry = Entry::decode(payload).map_err(|error| {
             format!(
                 "the entry at seqno {seqno} {error}: a newer version wrote it, or other programs are members of this group. \
@@ -465,14 +527,14 @@ impl<L: Log> Replica<L> {
             // First, so that no position is saved with a size that the file does not have. Only this thread changes the size.
             self.0.file.grow(size).map_err(|error| format!("cannot extend the device file: {error}"))?;
         }
+        Ok(entry)
+    }
+
+    /// Takes the next entry.
+    fn take(&self, mut state: MutexGuard<'_, State>, seqno: Seqno, origin: &MemberId, entry: Entry) {
         let is_own = *origin == self.0.log.member();
         let is_epoch = matches!(entry, Entry::Attach { .. } | Entry::Promote { .. });
-        let mut state = self.lock();
-        while state.waits_for_room(is_own, &entry, self.0.config.cache) {
-            let waited = self.0.work.wait_timeout(state, LOOK);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let now = Instant::now();
+        let now = self.now();
         let effect = state.attachments.take(origin, &entry);
         if let (Effect::Accepted(_), Entry::Promote { .. }) = (&effect, &entry) {
             state.promoted_at = now;
@@ -518,7 +580,8 @@ impl<L: Log> Replica<L> {
         if matches!(effect, Effect::Accepted(_)) && is_epoch {
             state.controls.forget_abandoned();
         }
-        if state.session.as_ref().is_some_and(|session| session.epoch() != epoch) {
+        let is_over = state.session.as_ref().is_some_and(|session| session.epoch() != epoch);
+        if is_over && !self.0.failpoints.is_active(Failpoint::SessionKept) {
             let name = match state.attachments.holder() {
                 Holder::Promoted(member) | Holder::Attached { member, .. } => self.0.log.name_of(member),
                 Holder::Nobody => "nobody".into(),
@@ -531,7 +594,6 @@ impl<L: Log> Replica<L> {
         self.wake();
         // The window may have room again.
         self.send();
-        Ok(())
     }
 
     /// An entry of this member came out, and was refused: under a weak policy it does not lead.
@@ -547,6 +609,12 @@ impl<L: Log> Replica<L> {
         self.lock().closing = true;
         self.wake();
     }
+}
+
+/// Since when the log has refused entries although there is a majority.
+#[derive(Debug, Default)]
+pub struct Refused {
+    since: Option<Instant>,
 }
 
 /// Closes a replica when a thread ends that it needs, also by a panic: else deliveries would wait for that thread for ever.
@@ -586,7 +654,7 @@ impl<L: Log> Replica<L> {
         };
         let payload = match what {
             ToSend::Again(payload) => payload,
-            ToSend::Runs(runs) => Entry::Writes { epoch, number, clock: clock(), runs }.encode(),
+            ToSend::Runs(runs) => Entry::Writes { epoch, number, clock: self.0.environment.wall(), runs }.encode(),
         };
         let (shared, tag) = (Arc::downgrade(&self.0), Tag { epoch, number });
         let notice = move |notice| {
@@ -599,7 +667,7 @@ impl<L: Log> Replica<L> {
         }
         let mut state = self.lock();
         if let Ok(session) = state.session(epoch) {
-            session.sent(number, payload, Instant::now());
+            session.sent(number, payload, self.now());
         }
         true
     }
@@ -608,6 +676,8 @@ impl<L: Log> Replica<L> {
         let mut state = self.lock();
         match notice {
             Notice::Acknowledged { after } => {
+                let at_once = self.0.failpoints.is_active(Failpoint::EarlyBeforeDelivery);
+                let after = if at_once { Seqno::MIN } else { after };
                 state.early.push((tag, after));
                 state.count_early();
             }
@@ -625,60 +695,67 @@ impl<L: Log> Replica<L> {
     /// closes the replica.
     pub fn submit_in_background(&self) {
         let _closes = Closes(self);
-        let mut refused_since: Option<Instant> = None;
+        let mut refused = Refused::default();
         let mut state = self.lock();
         while !state.closing {
             let waited = self.0.work.wait_timeout(state, SUBMIT_LOOK);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let is_full = state.overlay.dirty() >= self.0.config.cache / 8;
-            if is_full || state.dirty_since.is_some_and(|since| since.elapsed() >= DIRTY_MAX) {
-                state.seal(&(0..u64::MAX));
-            }
-            let waits = state.overlay.dirty() > 0
-                || state
-                    .session
-                    .as_ref()
-                    .is_some_and(|session| session.uncommitted() > 0 || session.is_leaving());
-            drop(state);
-            let is_live = self.0.log.is_live();
-            let refusal = self.0.log.refusal();
-            let live = is_live && refusal.is_none();
-            let mut locked = self.lock();
-            let mut detach = None;
-            match refusal.filter(|_| is_live && waits) {
-                None => refused_since = None,
-                Some(text) => {
-                    let since = *refused_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= self.0.log.refused_for() {
-                        locked.fail_session(format!(
-                            "leadership has moved to another member, and did not come back in time: this attachment has ended, and \
-                             writes that were not flushed may be lost. {text}"
-                        ));
-                    }
-                }
-            }
-            if let Some(session) = &mut locked.session {
-                session.go_back_if_due(Instant::now(), live);
-                detach = session.detach_to_send(Instant::now());
-            }
-            drop(locked);
-            if let Some(payload) = detach {
-                // If the log does not take it, it is due again later.
-                let _ = self.0.log.submit(payload, Box::new(|_| {}));
-            }
-            self.send();
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            self.submit_step(&mut refused);
             state = self.lock();
         }
     }
 
+    /// One step of [`Replica::submit_in_background`].
+    pub fn submit_step(&self, refused: &mut Refused) {
+        let mut state = self.lock();
+        let is_full = state.overlay.dirty() >= self.0.config.cache / 8;
+        let now = self.now();
+        if is_full || state.dirty_since.is_some_and(|since| now.duration_since(since) >= DIRTY_MAX) {
+            state.seal(&(0..u64::MAX));
+        }
+        let waits = state.overlay.dirty() > 0
+            || state
+                .session
+                .as_ref()
+                .is_some_and(|session| session.uncommitted() > 0 || session.is_leaving());
+        drop(state);
+        let is_live = self.0.log.is_live();
+        let refusal = self.0.log.refusal();
+        let live = is_live && refusal.is_none();
+        let mut state = self.lock();
+        let mut detach = None;
+        match refusal.filter(|_| is_live && waits) {
+            None => refused.since = None,
+            Some(text) => {
+                let since = *refused.since.get_or_insert(now);
+                if now.duration_since(since) >= self.0.log.refused_for() {
+                    state.fail_session(format!(
+                        "leadership has moved to another member, and did not come back in time: this attachment has ended, and \
+                         writes that were not flushed may be lost. {text}"
+                    ));
+                }
+            }
+        }
+        if let Some(session) = &mut state.session {
+            session.go_back_if_due(self.now(), live);
+            detach = session.detach_to_send(self.now());
+        }
+        drop(state);
+        if let Some(payload) = detach {
+            // If the log does not take it, it is due again later.
+            let _ = self.0.log.submit(payload, Box::new(|_| {}));
+        }
+        self.send();
+    }
+
     /// Sends all dirty writes, and waits until they are committed, within this time: the member is about to end in order.
     pub fn drain(&self, timeout: Duration) {
-        let until = Instant::now() + timeout;
+        let until = self.now() + timeout;
         self.lock().seal(&(0..u64::MAX));
         self.send();
         let mut state = self.lock();
         while !state.closing
-            && Instant::now() < until
+            && self.now() < until
             && state.session.as_ref().is_some_and(|session| session.uncommitted() > 0)
         {
             let waited = self.0.work.wait_timeout(state, LOOK);
@@ -697,7 +774,7 @@ impl<L: Log> Replica<L> {
         let token = self.lock().controls.begin(peer);
         let _waiting = Waiting(self, token);
         let payload = entry(token).encode();
-        let until = Instant::now() + CONTROL_TIMEOUT;
+        let until = self.now() + CONTROL_TIMEOUT;
         let mut sent: Option<Instant> = None;
         loop {
             let changed = self.0.changed.notified();
@@ -712,14 +789,15 @@ impl<L: Log> Replica<L> {
                     return None;
                 }
             }
-            if sent.is_none_or(|at| at.elapsed() >= CONTROL_AGAIN) {
+            let now = self.now();
+            if sent.is_none_or(|at| now.duration_since(at) >= CONTROL_AGAIN) {
                 let submitted = self.0.log.submit(payload.clone(), Box::new(|_| {}));
-                sent = submitted.ok().map(|()| Instant::now());
+                sent = submitted.ok().map(|()| now);
             }
-            if Instant::now() >= until {
+            if now >= until {
                 return None;
             }
-            let _ = tokio::time::timeout(LOOK, changed).await;
+            self.look(changed).await;
         }
     }
 
@@ -820,6 +898,20 @@ const BEHIND: &str = "this member has not caught up with the log yet: look at `l
 const NO_ANSWER: &str = "the log has not answered in time: there is no majority, or this member lags. The command may still take \
                          effect: look at `lockstep status` and `lockstep block status`";
 
+/// Committed writes on their way to the device file.
+#[derive(Debug)]
+pub struct Batch {
+    runs: Arc<ExtentMap>,
+    position: Position,
+}
+
+impl Batch {
+    /// The position that the device file has afterwards.
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+}
+
 /// To the device file.
 impl<L: Log> Replica<L> {
     /// Writes committed entries to the device file until [`Replica::close`]. However it ends, it closes the replica.
@@ -830,17 +922,7 @@ impl<L: Log> Replica<L> {
         let _closes = Closes(self);
         loop {
             let mut state = self.lock();
-            loop {
-                let is_full = state.overlay.unwritten() >= self.0.config.cache / 8;
-                let age = state.unwritten_since.map(|since| since.elapsed());
-                let is_due = is_full || age.is_some_and(|age| age >= WRITE_BACK_AFTER);
-                if is_due || state.closing {
-                    break;
-                }
-                if state.unwritten_since.is_none() && state.delivered > state.written {
-                    // Only the position has moved.
-                    state.unwritten_since = Some(Instant::now());
-                }
+            while !self.is_write_back_due(&mut state) {
                 let waited = self.0.work.wait_timeout(state, LOOK);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
@@ -853,34 +935,83 @@ impl<L: Log> Replica<L> {
         }
     }
 
+    fn is_write_back_due(&self, state: &mut State) -> bool {
+        let is_full = state.overlay.unwritten() >= self.0.config.cache / 8;
+        let now = self.now();
+        let age = state.unwritten_since.map(|since| now.duration_since(since));
+        if is_full || state.closing || age.is_some_and(|age| age >= WRITE_BACK_AFTER) {
+            return true;
+        }
+        if state.unwritten_since.is_none() && state.delivered > state.written {
+            // Only the position has moved.
+            state.unwritten_since = Some(now);
+        }
+        false
+    }
+
     /// Writes all that is committed now.
     ///
     /// # Errors
     /// As [`Replica::write_back`].
     pub fn write_back_once(&self) -> Result<(), String> {
+        let Some(batch) = self.begin_write_back(&mut self.lock()) else { return Ok(()) };
+        self.until_it_fits(|file| self.write_batch(file, &batch))?;
+        self.end_write_back(batch);
+        Ok(())
+    }
+
+    /// The first step of a write-back, if one is due: takes what is committed. [`Replica::try_write_back`] follows until it
+    /// returns true, then [`Replica::end_write_back`].
+    pub fn begin_write_back_if_due(&self) -> Option<Batch> {
         let mut state = self.lock();
+        self.is_write_back_due(&mut state).then(|| self.begin_write_back(&mut state)).flatten()
+    }
+
+    fn begin_write_back(&self, state: &mut State) -> Option<Batch> {
         state.unwritten_since = None;
         if state.delivered == state.written && !state.overlay.has_committed() {
-            return Ok(());
+            return None;
         }
-        let batch = state.overlay.begin_write_back();
+        if self.0.failpoints.is_active(Failpoint::UncommittedWritten) {
+            state.overlay.commit_flying();
+        }
+        let runs = state.overlay.begin_write_back();
         let gtid = Gtid { uuid: state.history, seqno: state.delivered };
         let position =
             Position { gtid, log: state.log_id, attachments: state.attachments.clone(), whole: true };
-        drop(state);
-        // Also without runs: the file may have grown.
-        self.until_it_fits(|file| file.write(&batch))?;
-        self.until_it_fits(|file| file.save(&position))?;
-        drop(batch);
+        Some(Batch { runs, position })
+    }
+
+    /// Writes a batch and its position. Also without runs: the file may have grown.
+    fn write_batch(&self, file: &DeviceFile, batch: &Batch) -> std::io::Result<()> {
+        if self.0.failpoints.is_active(Failpoint::PositionBeforeData) {
+            file.save(&batch.position)?;
+            return file.write(&batch.runs);
+        }
+        file.write(&batch.runs)?;
+        file.save(&batch.position)
+    }
+
+    /// The second step of a write-back. Returns false if the disk is full: try again later.
+    ///
+    /// # Errors
+    /// As [`Replica::write_back`].
+    pub fn try_write_back(&self, batch: &Batch) -> Result<bool, String> {
+        self.note_result(self.write_batch(&self.0.file, batch))
+    }
+
+    /// The last step of a write-back.
+    pub fn end_write_back(&self, batch: Batch) {
+        let Batch { runs, position } = batch;
+        drop(runs);
         let mut state = self.lock();
         let written = state.overlay.end_write_back();
-        state.written = gtid.seqno;
+        state.written = position.gtid.seqno;
         drop(state);
-        self.0.log.finished(gtid.seqno);
+        self.0.log.finished(position.gtid.seqno);
         self.wake();
         // Its memory is freed here: not under the lock.
         drop(written);
-        Ok(())
     }
 
     /// Tries again while the disk is full. Every other error is final: after a failed sync, the content of the file is unknown.
@@ -888,29 +1019,35 @@ impl<L: Log> Replica<L> {
         &self,
         write: impl Fn(&DeviceFile) -> std::io::Result<()>,
     ) -> Result<(), String> {
-        loop {
-            let Err(error) = write(&self.0.file) else {
-                let before = self.lock().trouble.take();
-                if before.is_some() {
-                    self.0.log.note(false, "the device file can be written again");
-                }
-                return Ok(());
-            };
-            let is_full =
-                matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
-            let text = format!("cannot write the device file: {error}");
-            let is_new = {
-                let mut state = self.lock();
-                if !is_full || state.closing {
-                    return Err(text);
-                }
-                state.trouble.replace(text.clone()).is_none()
-            };
-            if is_new {
-                self.0.log.note(true, &format!("{text}; tries again. Writes wait once block.cache is full"));
-            }
+        while !self.note_result(write(&self.0.file))? {
             std::thread::sleep(FULL_RETRY);
         }
+        Ok(())
+    }
+
+    /// The result of a write to the device file. Returns false if the disk is full.
+    fn note_result(&self, result: std::io::Result<()>) -> Result<bool, String> {
+        let Err(error) = result else {
+            let before = self.lock().trouble.take();
+            if before.is_some() {
+                self.0.log.note(false, "the device file can be written again");
+            }
+            return Ok(true);
+        };
+        let is_full =
+            matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
+        let text = format!("cannot write the device file: {error}");
+        let is_new = {
+            let mut state = self.lock();
+            if !is_full || state.closing {
+                return Err(text);
+            }
+            state.trouble.replace(text.clone()).is_none()
+        };
+        if is_new {
+            self.0.log.note(true, &format!("{text}; tries again. Writes wait once block.cache is full"));
+        }
+        Ok(false)
     }
 }
 
@@ -932,16 +1069,14 @@ impl<L: Log> Export for Replica<L> {
     async fn attach(&self, name: &str, peer: &Peer) -> Result<ReplicaAttachment<L>, Refusal> {
         let wanted = self.epoch_of(name)?;
         self.until_caught_up().await.map_err(|text| Refusal::new(RefusalKind::Policy, text))?;
-        let until = Instant::now() + CONTROL_TIMEOUT;
+        let until = self.now() + CONTROL_TIMEOUT;
         for _ in 0..ATTACH_TRIES {
             let way = loop {
                 let changed = self.0.changed.notified();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
                 match self.way(wanted, peer)? {
-                    Way::Wait if Instant::now() < until => {
-                        let _ = tokio::time::timeout(LOOK, changed).await;
-                    }
+                    Way::Wait if self.now() < until => self.look(changed).await,
                     way => break way,
                 }
             };
@@ -1056,7 +1191,12 @@ impl<L: Log> Replica<L> {
         match log.refusal() {
             Some(text) => refuse(text),
             // The primary before may still answer reads, and writes that nobody has flushed.
-            None if promoted && state.promoted_at.elapsed() < log.confirmed_for() => Ok(Way::Wait),
+            None if promoted
+                && self.now().duration_since(state.promoted_at) < log.confirmed_for()
+                && !self.0.failpoints.is_active(Failpoint::PromotedAtOnce) =>
+            {
+                Ok(Way::Wait)
+            }
             None => Ok(Way::Begin { before: epoch, promoted }),
         }
     }
@@ -1104,7 +1244,7 @@ impl<L: Log> ReplicaAttachment<L> {
 
     /// Waits until `ready` says so, of a session that has not failed.
     async fn until(&self, ready: impl Fn(&mut State) -> bool) -> Result<(), IoError> {
-        let began = Instant::now();
+        let began = self.replica.now();
         let timeout = self.shared().config.timeout;
         loop {
             let changed = self.shared().changed.notified();
@@ -1116,26 +1256,30 @@ impl<L: Log> ReplicaAttachment<L> {
                 if ready(&mut state) {
                     return Ok(());
                 }
-                if !timeout.is_zero() && began.elapsed() >= timeout {
+                if !timeout.is_zero() && self.replica.now().duration_since(began) >= timeout {
                     let text = format!(
                         "a flush has taken longer than block.timeout ({} s): this attachment has ended",
                         timeout.as_secs()
                     );
-                    state.fail_session(text.clone());
+                    if !self.shared().failpoints.is_active(Failpoint::FailedFlushForgotten) {
+                        state.fail_session(text.clone());
+                    }
                     drop(state);
                     self.replica.wake();
                     return Err(IoError::Io(text.into()));
                 }
             }
-            let _ = tokio::time::timeout(LOOK, changed).await;
+            self.replica.look(changed).await;
         }
     }
 
     /// Waits until the log has this entry as durably as the policy asks.
     async fn durable(&self, number: u64) -> Result<(), IoError> {
         self.replica.send();
+        let sent_is_enough = self.shared().failpoints.is_active(Failpoint::FlushBeforeLog);
         let ready = |state: &mut State| {
-            state.session.as_ref().is_some_and(|session| session.acknowledged() >= number)
+            let session = state.session.as_ref();
+            session.is_some_and(|session| sent_is_enough || session.acknowledged() >= number)
         };
         self.until(ready).await
     }
@@ -1148,11 +1292,12 @@ impl<L: Log> ReplicaAttachment<L> {
             {
                 let mut state = self.replica.lock();
                 state.session(self.epoch)?;
-                if confirmed.is_some_and(|seqno| state.delivered >= seqno) {
+                if self.shared().failpoints.is_active(Failpoint::HoldSkipped)
+                    || confirmed.is_some_and(|seqno| state.delivered >= seqno) {
                     return Ok(());
                 }
             }
-            tokio::time::sleep(HOLD_LOOK).await;
+            self.shared().environment.sleep(HOLD_LOOK).await;
         }
     }
 
@@ -1186,7 +1331,7 @@ impl<L: Log> ReplicaAttachment<L> {
                     && let Some(runs) = runs.take()
                 {
                     runs.into_iter().for_each(|run| state.overlay.write(run));
-                    state.dirty_since.get_or_insert_with(Instant::now);
+                    state.dirty_since.get_or_insert(self.replica.now());
                     if fua {
                         number = state.seal(&range);
                     }
@@ -1200,7 +1345,7 @@ impl<L: Log> ReplicaAttachment<L> {
             }
             self.replica.send();
             self.shared().work.notify_all();
-            let _ = tokio::time::timeout(LOOK, changed).await;
+            self.replica.look(changed).await;
         }
         if fua {
             self.durable(number).await?;
@@ -1224,8 +1369,8 @@ impl<L: Log> ReplicaAttachment<L> {
             }
             Ok(out.freeze())
         };
-        let read = tokio::task::spawn_blocking(read).await;
-        let read = read.map_err(|_| IoError::Io("a read was interrupted".into()))?;
+        let read = blocking(&*self.shared().environment, read).await;
+        let read = read.ok_or_else(|| IoError::Io("a read was interrupted".into()))?;
         read.map_err(|error| {
             let text = format!("cannot read the device file: {error}");
             self.shared().log.note(true, &text);
@@ -1249,8 +1394,11 @@ impl<L: Log> ReplicaAttachment<L> {
     async fn flush_all(&self) -> Result<(), IoError> {
         let number = {
             let mut state = self.replica.lock();
-            state.session(self.epoch)?;
-            state.seal(&(0..u64::MAX))
+            let sealed = state.session(self.epoch)?.last();
+            match self.shared().failpoints.is_active(Failpoint::FlushLeavesDirty) {
+                true => sealed,
+                false => state.seal(&(0..u64::MAX)),
+            }
         };
         self.durable(number).await
     }
@@ -1263,8 +1411,9 @@ impl<L: Log> ReplicaAttachment<L> {
             state.overlay.parts(range)
         };
         let replica = self.replica.clone();
-        let found = tokio::task::spawn_blocking(move || extents_of(&replica.0.file, parts)).await;
-        let found = found.map_err(|_| IoError::Io("a read of extents was interrupted".into()))?;
+        let found =
+            blocking(&*self.shared().environment, move || extents_of(&replica.0.file, parts)).await;
+        let found = found.ok_or_else(|| IoError::Io("a read of extents was interrupted".into()))?;
         found.map_err(|error| IoError::Io(format!("cannot read the device file's extents: {error}").into()))
     }
 }
@@ -1370,20 +1519,15 @@ impl<L: Log> Attachment for ReplicaAttachment<L> {
         }
         // The thread that submits sends it until the log has decided, also after this task.
         self.replica.wake();
-        let until = Instant::now() + CONTROL_TIMEOUT;
-        while Instant::now() < until {
+        let until = self.replica.now() + CONTROL_TIMEOUT;
+        while self.replica.now() < until {
             let changed = self.shared().changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             if !self.replica.lock().session(self.epoch).is_ok_and(|session| session.is_detaching()) {
                 return;
             }
-            let _ = tokio::time::timeout(LOOK, changed).await;
+            self.replica.look(changed).await;
         }
     }
-}
-
-/// µs since 1970.
-fn clock() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
 }

@@ -36,7 +36,7 @@ impl Liveness {
     }
 }
 
-fn confirmed_at(recent: &[Confirmation], now: Duration) -> Option<Seqno> {
+pub(crate) fn confirmed_at(recent: &[Confirmation], now: Duration) -> Option<Seqno> {
     recent.iter().find(|one| now.saturating_sub(one.asked) <= LIVE_FOR).map(|one| one.seqno)
 }
 

@@ -13,6 +13,7 @@ use crate::wire::{Hello, NodeMessage, OperatorMessage};
 use lockstep_core::members::ViewMember;
 use lockstep_core::raft::Raft;
 use lockstep_core::{MemberId, Micros, Seqno};
+use std::time::Duration;
 
 /// See the module's documentation.
 pub(crate) struct Context {
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) now: Micros,
     /// When this process ran again after its last stall of an election timeout or longer; at first, when it began.
     pub(crate) resumed_at: Micros,
+    /// In the simulator: the time since boot, with suspensions.
+    pub(crate) simulated_boot: Option<Duration>,
     /// The wall clock at the beginning of the round.
     pub(in crate::member) wall: Micros,
     /// The seqno that the front end's server has finished.

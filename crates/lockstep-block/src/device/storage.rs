@@ -1,0 +1,192 @@
+//! The disk under a device file: its image and its state file.
+//!
+//! [`FileStorage`] is the real one. The simulator has another, which loses at a crash what was not synced.
+
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
+use rustix::io::Errno;
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The device file's name.
+pub(super) const IMAGE: &str = "device.img";
+/// The name of the file with its position.
+pub(super) const STATE: &str = "device.state";
+/// The longest state file.
+const STATE_MAX: u64 = 64 << 10;
+
+/// Where the image and its state lie. An image of one process only.
+pub trait Storage: Debug + Send + Sync + 'static {
+    /// The image's name, for people.
+    fn image_name(&self) -> String;
+
+    /// The state file's name, for people.
+    fn state_name(&self) -> String;
+
+    /// The image's length.
+    ///
+    /// # Errors
+    /// As of the file system.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Cuts or extends the image. A new part reads as zeroes.
+    ///
+    /// # Errors
+    /// As of the file system.
+    fn set_length(&self, length: u64) -> io::Result<()>;
+
+    /// Reads at most as many bytes as there is room for. 0: the image ends here.
+    ///
+    /// # Errors
+    /// As of the file system.
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all bytes. They are durable after [`Storage::sync`].
+    ///
+    /// # Errors
+    /// As of the file system. The image may hold a part of them.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Makes a range read as zeroes, without writing them. `hole`: the range takes no space afterwards. Returns false if that
+    /// is not possible here.
+    ///
+    /// # Errors
+    /// As of the file system.
+    fn zero_at(&self, offset: u64, length: u64, hole: bool) -> io::Result<bool>;
+
+    /// Makes all writes and the image's length durable.
+    ///
+    /// # Errors
+    /// As of the file system. What was not durable before is then unknown.
+    fn sync(&self) -> io::Result<()>;
+
+    /// The part of a range from its beginning on that is data, or that is a hole: its length, and whether it is a hole.
+    ///
+    /// # Errors
+    /// As of the file system.
+    fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)>;
+
+    /// The content of the state file, if there is one.
+    ///
+    /// # Errors
+    /// As of the file system, or if the file is too long.
+    fn load_state(&self) -> io::Result<Option<Vec<u8>>>;
+
+    /// Replaces the state file, durably: after a crash it is the old one or this one.
+    ///
+    /// # Errors
+    /// As of the file system.
+    fn save_state(&self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Files in a directory.
+#[derive(Debug)]
+pub struct FileStorage {
+    file: File,
+    dir: PathBuf,
+}
+
+impl FileStorage {
+    /// Opens the image in a directory, and locks it. Makes it if there is no state file.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub fn open(dir: &Path) -> Result<FileStorage, String> {
+        let (path, state) = (dir.join(IMAGE), dir.join(STATE));
+        let is_known =
+            state.try_exists().map_err(|error| format!("cannot read {}: {error}", state.display()))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(!is_known);
+        let file =
+            options.open(&path).map_err(|error| format!("cannot open {}: {error}", path.display()))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(FileStorage { file, dir: dir.to_owned() }),
+            Err(Errno::WOULDBLOCK) => Err(format!(
+                "another process uses {}: stop it first, or name another directory with --dir",
+                path.display()
+            )),
+            Err(error) => Err(format!("cannot lock {}: {error}", path.display())),
+        }
+    }
+}
+
+impl Storage for FileStorage {
+    fn image_name(&self) -> String {
+        self.dir.join(IMAGE).display().to_string()
+    }
+
+    fn state_name(&self) -> String {
+        self.dir.join(STATE).display().to_string()
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)
+    }
+
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(into, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn zero_at(&self, offset: u64, length: u64, hole: bool) -> io::Result<bool> {
+        let how = match hole {
+            true => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            false => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        };
+        match fallocate(&self.file, how, offset, length) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)> {
+        let seek = |whence| match seek(&self.file, whence) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(io::Error::from(error)),
+        };
+        match seek(SeekFrom::Data(offset))? {
+            Some(data) if data <= offset => {
+                let hole = seek(SeekFrom::Hole(offset))?.unwrap_or(u64::MAX).max(offset + 1);
+                Ok(((hole - offset).min(length), false))
+            }
+            Some(data) => Ok(((data - offset).min(length), true)),
+            None => Ok((length, true)),
+        }
+    }
+
+    fn load_state(&self) -> io::Result<Option<Vec<u8>>> {
+        let path = self.dir.join(STATE);
+        match std::fs::metadata(&path) {
+            Ok(found) if found.len() > STATE_MAX => {
+                Err(io::Error::new(ErrorKind::InvalidData, "it is no state file"))
+            }
+            Ok(_) => std::fs::read(&path).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn save_state(&self, bytes: &[u8]) -> io::Result<()> {
+        let (path, next) = (self.dir.join(STATE), self.dir.join("device.state.new"));
+        let mut file = File::create(&next)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&next, &path)?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
