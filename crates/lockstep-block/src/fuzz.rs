@@ -166,3 +166,57 @@ fn connections() {
     assert!(device.attached.load(Relaxed) > 1000);
     assert!(device.detached.load(Relaxed) > 10);
 }
+
+#[test]
+fn copies_of_a_device() {
+    use crate::copy::tests::{both_sides, donor_of, joiner_of};
+    use crate::copy::wire::tests::{request, samples};
+    use crate::copy::wire::{Message, Request, receive};
+
+    // A frame has its checksum before the rest.
+    let repair = |bytes: &mut [u8]| {
+        let mut at = 0;
+        while at + 8 < bytes.len() {
+            let length = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+            let end = (at + 8).saturating_add(length).min(bytes.len());
+            let sum = crc32c::crc32c(&bytes[at + 8..end]).to_le_bytes();
+            bytes[at + 4..at + 8].copy_from_slice(&sum);
+            at = end;
+        }
+    };
+    let message = |mut input: &[u8]| {
+        let received = receive(&mut input);
+        if let Ok(message) = &received {
+            assert_eq!(receive(&mut &message.encode()[..]).unwrap(), *message);
+        }
+        outcome(&received.map(|message| format!("{message:?}")).map_err(|error| error.to_string()))
+    };
+    let seeds = samples().iter().map(|message: &Message| message.encode().to_vec()).collect();
+    let mut target = Target::new("copy-message", DIR, seeds, &message);
+    target.repair = Some(&repair);
+    target.run();
+
+    let requests = |input: &[u8]| {
+        let input = bytes::Bytes::copy_from_slice(input);
+        let decoded = Request::decode(&input);
+        if let Ok(request) = &decoded {
+            assert_eq!(request.encode(), input, "one way to write a request");
+        }
+        outcome(&decoded)
+    };
+    Target::new("copy-request", DIR, vec![request().encode().to_vec()], &requests).run();
+
+    let [donor, joiner] = both_sides();
+    let joiner_side = |input: &[u8]| outcome(&joiner_of(input));
+    let mut target = Target::new("copy-joiner", DIR, vec![donor], &joiner_side);
+    target.repair = Some(&repair);
+    target.max_len = 128 << 10;
+    // The joiner's file and its hashes, and frames.
+    target.memory = (1 << 20, 64);
+    target.run();
+    let donor_side = |input: &[u8]| outcome(&donor_of(input));
+    let mut target = Target::new("copy-donor", DIR, vec![joiner], &donor_side);
+    target.repair = Some(&repair);
+    target.memory = (1 << 20, 64);
+    target.run();
+}

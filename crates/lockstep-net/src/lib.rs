@@ -47,4 +47,4 @@ pub use error::{DialError, DownReason, ListenError, ProtoError, Reason, SendErro
 pub use proto::VERSIONS;
 pub use reactor::{Config, ConnStats, Event, PeerHello, Reactor, Waker};
 pub use status::{Method, StatusRequest};
-pub use tls::{TlsConfig, TlsError, TlsFiles, TlsIdentity};
+pub use tls::{TlsConfig, TlsError, TlsFiles, TlsIdentity, TlsStream};

@@ -402,3 +402,57 @@ fn files_that_cannot_be_used_are_named() {
     let mut b = Node::with(Config { tls: strict(&other), ..Config::new("c", Bytes::new(), 1) });
     b.reactor.listen(&[Address::parse("ssl://127.0.0.1:0", 0).unwrap()]).unwrap();
 }
+
+/// Both ends of a connection, of blocking sockets.
+fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let far = listener.accept().unwrap().0;
+    for stream in [&near, &far] {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    }
+    (near, far)
+}
+
+#[test]
+fn blocking_streams_of_members_carry_bytes() {
+    let (folder, ca) = (Folder::new(), Authority::new("ca"));
+    let (a, b) = (load(&member(&folder, "a", &ca, &ca)), load(&member(&folder, "b", &ca, &ca)));
+    let (near, far) = sockets();
+    let remote = near.peer_addr().unwrap().ip();
+    let side = std::thread::spawn(move || {
+        let mut stream = b.accept(far).unwrap();
+        let mut bytes = vec![0; 1_000_000];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).and_then(|()| stream.flush()).unwrap();
+    });
+    let mut stream = a.dial(near, remote).unwrap();
+    let sent: Vec<u8> = (0..1_000_000_u32).map(|i| (i * 7) as u8).collect();
+    stream.write_all(&sent).and_then(|()| stream.flush()).unwrap();
+    let mut received = vec![0; sent.len()];
+    stream.read_exact(&mut received).unwrap();
+    assert!(received == sent);
+    side.join().unwrap();
+}
+
+#[test]
+fn blocking_streams_refuse_foreign_certificates_and_plain_text() {
+    let (folder, ca, other) = (Folder::new(), Authority::new("ca"), Authority::new("other"));
+    let own = load(&member(&folder, "a", &ca, &ca));
+    // This one trusts the group, and the group does not trust its certificate.
+    let foreign = load(&member(&folder, "x", &other, &ca));
+    let (near, far) = sockets();
+    let remote = near.peer_addr().unwrap().ip();
+    let side = std::thread::spawn({
+        let own = own.clone();
+        move || own.accept(far).map(drop).unwrap_err().to_string()
+    });
+    // A client learns of a refusal with the first answer.
+    let refused = foreign.dial(near, remote).and_then(|mut stream| stream.read(&mut [0; 1]).map(drop));
+    assert!(refused.is_err());
+    assert!(side.join().unwrap().contains("not signed by an authority"));
+    let (mut near, far) = sockets();
+    let side = std::thread::spawn(move || own.accept(far).map(drop));
+    near.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    assert!(side.join().unwrap().is_err());
+}

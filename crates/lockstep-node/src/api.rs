@@ -379,6 +379,9 @@ pub struct ConnectArgs {
     /// or older than the log, the state is transferred. With `bootstrap`, the new history continues from here (a database
     /// that comes from Galera keeps its GTIDs).
     pub position: Gtid,
+    /// Whether the data of a device count for nothing, although there are some: without a position, the state of another member
+    /// is needed even where the log begins with an empty device.
+    pub needs_state: bool,
     /// The id of the log with which the database reached its position ([`lockstep_core::snapshot::StateSnapshot::log_id`]);
     /// nil if unknown. It need not be this member's own log: a member that was killed between its new log and the transfer
     /// of its state has the data of another one.

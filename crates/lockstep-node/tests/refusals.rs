@@ -21,6 +21,7 @@ fn args(cluster: &str, peers: &[u16], timeout: Duration) -> ConnectArgs {
         log: Uuid::NIL,
         by_donor: false,
         waits_for_others: false,
+        needs_state: false,
         timeout,
     }
 }

@@ -151,6 +151,7 @@ pub(crate) fn run(args: ArbitratorArgs) -> Result<ExitCode, String> {
         front_end: FrontEnd::Nothing,
         position: Gtid::UNDEFINED,
         log: lockstep_node::core::Uuid::NIL,
+        needs_state: false,
         hooks: Hooks::default(),
         take: finish_deliveries,
     };

@@ -218,6 +218,8 @@ pub(crate) struct Role<T> {
     pub(crate) position: Gtid,
     /// The id of the log with which it reached the position; nil if unknown.
     pub(crate) log: Uuid,
+    /// See [`ConnectArgs::needs_state`].
+    pub(crate) needs_state: bool,
     /// See [`Hooks`].
     pub(crate) hooks: Hooks,
     /// Takes the deliveries, on a thread of its own, until they end.
@@ -238,7 +240,7 @@ pub(crate) fn run<T>(
 where
     T: FnOnce(&Node) -> End + Send + 'static,
 {
-    let Role { front_end, position, log: reached_with, hooks, take } = role;
+    let Role { front_end, position, log: reached_with, needs_state, hooks, take } = role;
     let Hooks { stats, status, reload, before_leave } = hooks;
     for note in plan.options.notes() {
         log.write(if note.warn { Level::Warn } else { Level::Info }, &note.text);
@@ -296,6 +298,7 @@ where
         in_doubt: None,
         timeout,
         waits_for_others: false,
+        needs_state,
     };
     // This thread holds nothing that needs cleanup, so it may run until the process ends.
     std::thread::spawn(move || {

@@ -143,6 +143,19 @@ impl DeviceFile {
         if self.storage.length()? < size { self.storage.set_length(size) } else { Ok(()) }
     }
 
+    /// Gives the file this length, also a lesser one: before another member's device is copied to it. What lies behind the
+    /// device's end would become a part of it when it grows.
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub fn fit(&self, size: u64) -> io::Result<()> {
+        if self.storage.length()? == size {
+            return Ok(());
+        }
+        self.storage.set_length(size)?;
+        self.storage.sync()
+    }
+
     /// Reads. Bytes behind the end read as zeroes.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 //! - [`file`]: the device file, and the position that it has.
 //! - [`storage`]: the disk under it.
 //! - [`environment`]: time and threads.
-//! - [`replica`]: all of them on one member.
+//! - [`replica`]: all of them on one member; [`resync`]: its part in a copy from another member.
 //!
 //! A write goes to memory and is answered. A flush makes log entries of all dirty writes, and is answered when the log has them
 //! as durably as the commit policy asks. Only committed entries reach the device file, in the background. So every copy is a
@@ -23,6 +23,7 @@ pub mod file;
 mod fuzz;
 pub mod overlay;
 pub mod replica;
+pub mod resync;
 mod session;
 pub mod storage;
 #[cfg(test)]

@@ -17,6 +17,7 @@ use super::extent_map::{Content, ExtentMap, Run};
 use super::failpoints::{Failpoint, Failpoints};
 use super::file::{DeviceFile, Position};
 use super::overlay::{Overlay, Part};
+use super::resync::{Donation, Wholeness};
 use super::session::{Session, ToSend};
 use crate::export::{Attachment, Description, Export, Extent, IoError, Peer, Refusal, RefusalKind};
 use bytes::{Bytes, BytesMut};
@@ -157,6 +158,10 @@ pub struct ReplicaStatus {
     pub session: Option<SessionStatus>,
     /// Why the device file cannot be written now.
     pub trouble: Option<String>,
+    /// Whether this member's copy is whole.
+    pub wholeness: Wholeness,
+    /// What this member sends to another one.
+    pub donation: Option<Donation>,
 }
 
 /// This member's attachment.
@@ -174,14 +179,16 @@ pub struct SessionStatus {
     pub failure: Option<String>,
 }
 
-struct State {
+pub(super) struct State {
     overlay: Overlay,
-    attachments: Attachments,
-    history: Uuid,
+    pub(super) attachments: Attachments,
+    pub(super) history: Uuid,
     /// The log's id; nil if unknown.
-    log_id: Uuid,
-    delivered: Seqno,
-    written: Seqno,
+    pub(super) log_id: Uuid,
+    pub(super) delivered: Seqno,
+    pub(super) written: Seqno,
+    pub(super) wholeness: Wholeness,
+    pub(super) donation: Option<Donation>,
     session: Option<Session>,
     controls: Controls,
     /// Since when there are dirty writes.
@@ -195,7 +202,7 @@ struct State {
     promoted_at: Instant,
     /// The log's end has been reached once: before, the state is one of long ago.
     caught_up: bool,
-    closing: bool,
+    pub(super) closing: bool,
     failpoints: Failpoints,
 }
 
@@ -281,17 +288,17 @@ impl State {
     }
 }
 
-struct Shared<L> {
-    log: L,
-    file: DeviceFile,
-    config: Config,
+pub(super) struct Shared<L> {
+    pub(super) log: L,
+    pub(super) file: DeviceFile,
+    pub(super) config: Config,
     environment: Arc<dyn Environment>,
     failpoints: Failpoints,
     state: Mutex<State>,
     /// Something has changed that a task may wait for.
     changed: Notify,
     /// As `changed`, for threads.
-    work: Condvar,
+    pub(super) work: Condvar,
     /// Held while entries are sent: they must be sent in order.
     sending: Mutex<()>,
     /// There may be more to send.
@@ -299,7 +306,7 @@ struct Shared<L> {
 }
 
 /// See the module's documentation.
-pub struct Replica<L: Log>(Arc<Shared<L>>);
+pub struct Replica<L: Log>(pub(super) Arc<Shared<L>>);
 
 impl<L: Log> Clone for Replica<L> {
     fn clone(&self) -> Replica<L> {
@@ -330,6 +337,8 @@ impl<L: Log> Replica<L> {
         failpoints: Failpoints,
     ) -> Replica<L> {
         let state = State {
+            wholeness: Wholeness::of(&position),
+            donation: None,
             overlay: Overlay::default(),
             attachments: position.attachments,
             history: position.gtid.uuid,
@@ -361,11 +370,11 @@ impl<L: Log> Replica<L> {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         self.0.changed.notify_waiters();
         self.0.work.notify_all();
     }
@@ -407,6 +416,8 @@ impl<L: Log> Replica<L> {
             cached: state.memory(),
             session,
             trouble: state.trouble.clone(),
+            wholeness: state.wholeness.clone(),
+            donation: state.donation.clone(),
         }
     }
 }
@@ -463,7 +474,7 @@ impl<L: Log> Replica<L> {
     /// Waits for [`Replica::caught_up`].
     ///
     /// # Errors
-    /// It takes too long: a text for people.
+    /// It takes too long, or the copy is not whole: a text for people.
     pub async fn until_caught_up(&self) -> Result<(), String> {
         let until = self.now() + CONTROL_TIMEOUT;
         loop {
@@ -472,6 +483,7 @@ impl<L: Log> Replica<L> {
             changed.as_mut().enable();
             {
                 let state = self.lock();
+                state.wholeness.check()?;
                 if state.caught_up {
                     return Ok(());
                 }
@@ -977,8 +989,8 @@ impl<L: Log> Replica<L> {
         }
         let runs = state.overlay.begin_write_back();
         let gtid = Gtid { uuid: state.history, seqno: state.delivered };
-        let position =
-            Position { gtid, log: state.log_id, attachments: state.attachments.clone(), whole: true };
+        let whole = state.wholeness.is_whole_at(gtid.seqno);
+        let position = Position { gtid, log: state.log_id, attachments: state.attachments.clone(), whole };
         Some(Batch { runs, position })
     }
 
@@ -1007,7 +1019,11 @@ impl<L: Log> Replica<L> {
         let mut state = self.lock();
         let written = state.overlay.end_write_back();
         state.written = position.gtid.seqno;
+        let has_become_whole = state.wholeness.written(position.gtid.seqno);
         drop(state);
+        if has_become_whole {
+            self.note_whole();
+        }
         self.0.log.finished(position.gtid.seqno);
         self.wake();
         // Its memory is freed here: not under the lock.

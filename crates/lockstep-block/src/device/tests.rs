@@ -845,3 +845,6 @@ fn promotion_is_checked_before_leadership_moves() {
     group.write(&client, 0, 1, 512);
     group.flush(&client);
 }
+
+#[path = "resync_tests.rs"]
+mod resync;

@@ -8,6 +8,7 @@
 pub mod acceptor;
 mod explain;
 mod session;
+mod stream;
 mod verify;
 mod x509;
 
@@ -24,6 +25,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 pub(crate) use self::session::{Failure, Session};
+pub use self::stream::TlsStream;
 use self::verify::MemberVerifier;
 pub use self::x509::Validity;
 #[cfg(test)]

@@ -185,6 +185,7 @@ pub(super) fn args_at(position: Gtid) -> ConnectArgs {
         in_doubt: None,
         timeout: Duration::from_secs(3600),
         waits_for_others: false,
+        needs_state: false,
     }
 }
 

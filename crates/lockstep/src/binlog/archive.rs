@@ -130,6 +130,7 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
         front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
         position,
         log: lockstep_node::core::Uuid::NIL,
+        needs_state: false,
         hooks: hooks(report),
         take: move |node: &Node| {
             let mut copier = copier;

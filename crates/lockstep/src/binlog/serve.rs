@@ -80,6 +80,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
         position,
         log: lockstep_node::core::Uuid::NIL,
+        needs_state: false,
         hooks: hooks(report, accounts_file, accounts, tls),
         take: move |node: &Node| take_deliveries(node, feed, &lines, &mut replicas),
     };

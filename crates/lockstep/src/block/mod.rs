@@ -4,6 +4,7 @@ mod control;
 mod node_log;
 mod options;
 mod report;
+mod resync;
 mod serve;
 
 pub(crate) use report::BlockStatus;

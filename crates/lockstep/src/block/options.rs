@@ -21,6 +21,10 @@ const DEFAULT_NAME: &str = "block";
 const DEFAULT_CACHE: u64 = 256 << 20;
 /// The least cache: some entries of the log must fit.
 const CACHE_MIN: u64 = 8 << 20;
+/// The default of `--resync-rate`.
+const DEFAULT_RESYNC_RATE: u64 = 32 << 20;
+/// The least of them: an extent must not take longer than a joiner waits.
+const RESYNC_RATE_MIN: u64 = 1 << 20;
 /// The permissions of a Unix socket: only its owner connects.
 const SOCKET_MODE: u32 = 0o600;
 
@@ -124,6 +128,15 @@ pub(crate) struct ServeArgs {
     /// How many seconds a flush may take before it fails, and ends the attachment (block.timeout); 0: any time [default: 0].
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
+    /// Give up this member's copy of the device at this start, and take it from another member: only what differs is copied.
+    #[arg(long)]
+    resync: bool,
+    /// The port where this member takes the device from another one [default: the member's port + 1, or any if that is in use].
+    #[arg(long, value_name = "PORT")]
+    resync_port: Option<u16>,
+    /// How many bytes a second this member sends to one that takes the device from it; 0: any number [default: 32M].
+    #[arg(long, value_name = "SIZE")]
+    resync_rate: Option<Size>,
     /// Certificate for clients with TLS, in PEM. SIGHUP reloads it, and key and authority.
     #[arg(long, value_name = "FILE")]
     ssl_cert: Option<PathBuf>,
@@ -154,6 +167,12 @@ pub(super) struct Settings {
     pub(super) listen: Vec<Listen>,
     pub(super) tls: Option<TlsFiles>,
     pub(super) require_tls: bool,
+    /// Whether this member's copy is given up.
+    pub(super) gives_up_copy: bool,
+    /// Where this member takes the device from another one; `None`: the default.
+    pub(super) resync_port: Option<u16>,
+    /// Bytes a second that it sends; 0: any number.
+    pub(super) resync_rate: u64,
 }
 
 impl ServeArgs {
@@ -174,6 +193,8 @@ impl ServeArgs {
                 "protocol" => fill(&mut self.protocol, &key, value),
                 "cache" => fill(&mut self.cache, &key, value),
                 "timeout" => fill(&mut self.timeout, &key, value),
+                "resync-port" => fill(&mut self.resync_port, &key, value),
+                "resync-rate" => fill(&mut self.resync_rate, &key, value),
                 "ssl-cert" => fill(&mut self.ssl_cert, &key, value),
                 "ssl-key" => fill(&mut self.ssl_key, &key, value),
                 "ssl-ca" => fill(&mut self.ssl_ca, &key, value),
@@ -248,6 +269,16 @@ impl ServeArgs {
             return Err(format!("--cache must be at least {} MiB", CACHE_MIN >> 20));
         }
         let size = args.size.map(|Size(size)| checked(size)).transpose()?;
+        if args.resync && args.new_group {
+            return Err(
+                "--resync takes the device from another member, and --new founds a group: give one of them"
+                    .into(),
+            );
+        }
+        let rate = args.resync_rate.map_or(DEFAULT_RESYNC_RATE, |Size(rate)| rate);
+        if rate != 0 && rate < RESYNC_RATE_MIN {
+            return Err(format!("--resync-rate must be 0 or at least {} MiB", RESYNC_RATE_MIN >> 20));
+        }
         Ok(Settings {
             device: Config {
                 name: plan.group.clone(),
@@ -259,6 +290,9 @@ impl ServeArgs {
             listen,
             tls,
             require_tls: args.require_secure_transport,
+            gives_up_copy: args.resync,
+            resync_port: args.resync_port,
+            resync_rate: rate,
         })
     }
 }
@@ -311,6 +345,7 @@ mod tests {
         assert_eq!((found.device.cache, found.device.timeout, found.size), (256 << 20, Duration::ZERO, None));
         assert_eq!(found.listen, [Listen::Unix { path: "/run/disk.sock".into(), mode: 0o600 }]);
         assert_eq!(found.plan.options.tuning().policy, Policy::default());
+        assert_eq!((found.gives_up_copy, found.resync_port, found.resync_rate), (false, None, 32 << 20));
     }
 
     #[test]
@@ -342,6 +377,8 @@ mod tests {
         assert!(refused(&format!("{LEAST} --size 4097")).contains("multiple"));
         assert!(refused(&format!("{LEAST} --cache 1M")).contains("at least 8 MiB"));
         assert!(refused(&format!("{LEAST} --ssl-cert /x")).contains("--ssl-key"));
+        assert!(refused(&format!("{LEAST} --resync-rate 1000")).contains("at least 1 MiB"));
+        assert!(refused(&format!("{LEAST} --resync --new")).contains("one of them"));
         assert!(refused(&format!("{LEAST} --require-secure-transport")).contains("--ssl-cert"));
     }
 
@@ -349,11 +386,13 @@ mod tests {
     fn file_supplies_options_and_the_command_line_wins() {
         let path = std::env::temp_dir().join(format!("lockstep-block-cfg-{}", std::process::id()));
         let text = "[block]\naddress = gcomm://a,b\ngroup = disk\nname = b1\ndir = /x\nsize = 20G\nprotocol = b\n\
-                    listen = tcp:127.0.0.1:10809,unix:/run/x\ncache = 64M\ntimeout = 30\nnew = yes\n";
+                    listen = tcp:127.0.0.1:10809,unix:/run/x\ncache = 64M\ntimeout = 30\nnew = yes\n\
+                    resync_port = 4000\nresync-rate = 0\n";
         std::fs::write(&path, text).unwrap();
         let found = settings(&format!("--cfg {} --name b2 --cache 128M", path.display())).unwrap();
         assert_eq!((found.plan.name.as_str(), found.size, found.listen.len()), ("b2", Some(20 << 30), 2));
         assert_eq!((found.device.cache, found.device.timeout), (128 << 20, Duration::from_secs(30)));
+        assert_eq!((found.resync_port, found.resync_rate), (Some(4000), 0));
         std::fs::write(&path, "sise = 1G\n").unwrap();
         let error = settings(&format!("--cfg {}", path.display())).unwrap_err();
         assert!(error.contains("line 1: unknown option 'sise'"), "{error}");

@@ -2,6 +2,7 @@
 
 use super::node_log::NodeLog;
 use super::options::Protocol;
+use super::resync::ResyncStatus;
 use lockstep_block::device::attachments::Holder;
 use lockstep_block::device::{Log, Replica};
 use lockstep_block::nbd::Connections;
@@ -57,6 +58,8 @@ pub(crate) struct BlockStatus {
     pub(crate) uncommitted: usize,
     /// Why the device file cannot be written now.
     pub(crate) trouble: Option<String>,
+    /// The copy from or to another member, if there is one. Without it this member's copy is whole.
+    pub(crate) resync: Option<ResyncStatus>,
 }
 
 /// The status now.
@@ -90,6 +93,7 @@ pub(super) fn status(replica: &Replica<NodeLog>, connections: Option<&Connection
         cached_bytes: found.cached,
         cache_bytes: replica.config().cache,
         uncommitted: session.map_or(0, |session| session.uncommitted),
+        resync: ResyncStatus::of(&found),
         trouble: found.trouble,
     }
 }
@@ -145,6 +149,9 @@ impl BlockStatus {
         );
         if let Some(trouble) = &self.trouble {
             let _ = write!(out, "\n{trouble}");
+        }
+        if let Some(resync) = &self.resync {
+            let _ = write!(out, "\n{}", resync.text());
         }
         out
     }

@@ -4,6 +4,7 @@ use super::control::ControlSocket;
 use super::node_log::NodeLog;
 use super::options::{ServeArgs, Settings};
 use super::report;
+use super::resync::{Resync, ResyncSettings};
 use crate::log_member::{self, End, Hooks, MessageLog, Role, end_by};
 use crate::signals::Signals;
 use lockstep_block::device::file::{DeviceFile, Position};
@@ -55,26 +56,33 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let tls =
         settings.tls.clone().map(TlsAcceptor::load).transpose().map_err(|e| e.to_string())?.map(Arc::new);
     let (file, position) = DeviceFile::open(&dir)?;
-    if !position.whole {
-        return Err(format!(
-            "the device file in {} is half of a copy from another member: set that directory aside, and start again with a new one",
-            dir.display()
-        ));
-    }
+    // A copy from another member that did not end begins again. Its checksums find what it has already.
+    let needs_state = settings.gives_up_copy || !position.whole;
+    let position = if needs_state { Position::given_up() } else { position };
     let running: Arc<OnceLock<Running>> = Arc::default();
+    let resync = ResyncSettings::new(&settings.plan, settings.resync_port, settings.resync_rate)?;
     let Settings { plan, device, size, listen, require_tls, .. } = settings;
     let mut server = ServerConfig::new(listen);
     server.tls.clone_from(&tls);
     server.require_tls = require_tls;
     let lines = log.clone();
     server.log = Arc::new(move |line| lines.write(Level::Info, line));
-    let member =
-        Member { file, position: position.clone(), device, size, server, dir, running: running.clone() };
+    let member = Member {
+        file,
+        position: position.clone(),
+        device,
+        size,
+        server,
+        dir,
+        resync,
+        running: running.clone(),
+    };
     let lines = log.clone();
     let role = Role {
         front_end: FrontEnd::Device,
         position: position.gtid,
         log: position.log,
+        needs_state,
         hooks: hooks(&running, tls),
         take: move |node: &Node| match member.take(node, &lines) {
             Ok(end) => end,
@@ -115,13 +123,14 @@ struct Member {
     size: Option<u64>,
     server: ServerConfig,
     dir: std::path::PathBuf,
+    resync: ResyncSettings,
     running: Arc<OnceLock<Running>>,
 }
 
 impl Member {
     /// Takes the deliveries until they end.
     fn take(self, node: &Node, lines: &Arc<MessageLog>) -> Result<End, String> {
-        let Member { file, position, device, size, server, dir, running } = self;
+        let Member { file, position, device, size, server, dir, resync, running } = self;
         let log = NodeLog::new(node.clone(), lines.clone());
         let seed = u64::from_le_bytes(random()?);
         let replica = Replica::new(log, file, position, device, seed);
@@ -131,7 +140,8 @@ impl Member {
             .enable_all()
             .build()
             .map_err(|error| format!("cannot start threads: {error}"))?;
-        let failed = start_threads(&replica)?;
+        let (fails, failed) = start_threads(&replica)?;
+        let resync = Resync::new(node.clone(), replica.clone(), lines.clone(), resync);
         let places = server.listen.len();
         let server =
             runtime.block_on(Server::start(server, replica.clone())).map_err(|error| error.to_string())?;
@@ -149,7 +159,7 @@ impl Member {
             connections,
             server: Mutex::new(Some((server, runtime))),
         });
-        let end = deliver_all(node, &replica, &failed);
+        let end = deliver_all(node, &replica, &resync, &fails, &failed);
         replica.close();
         running.stop_server();
         drop(control);
@@ -176,7 +186,9 @@ impl Drop for Ends {
 }
 
 /// The threads of the device. Both run as long as the member does: the end of one arrives at the receiver.
-fn start_threads(replica: &Replica<NodeLog>) -> Result<mpsc::Receiver<String>, String> {
+fn start_threads(
+    replica: &Replica<NodeLog>,
+) -> Result<(mpsc::Sender<String>, mpsc::Receiver<String>), String> {
     let (sender, failed) = mpsc::channel();
     let start = |thread: &'static str, work: fn(&Replica<NodeLog>) -> Result<(), String>| {
         let (replica, sender) = (replica.clone(), sender.clone());
@@ -192,12 +204,15 @@ fn start_threads(replica: &Replica<NodeLog>) -> Result<mpsc::Receiver<String>, S
         Ok(())
     })?;
     start("ls-device", Replica::write_back)?;
-    Ok(failed)
+    Ok((sender.clone(), failed))
 }
 
 /// Gives the device its first size. A device that has one keeps it.
 async fn found(replica: &Replica<NodeLog>, size: u64, lines: &MessageLog) {
-    while replica.until_caught_up().await.is_err() {}
+    while replica.until_caught_up().await.is_err() {
+        // Some errors come at once.
+        tokio::time::sleep(IDLE).await;
+    }
     let found = replica.status().attachments.size();
     if found == size {
         return;
@@ -214,7 +229,13 @@ async fn found(replica: &Replica<NodeLog>, size: u64, lines: &MessageLog) {
     }
 }
 
-fn deliver_all(node: &Node, replica: &Replica<NodeLog>, failed: &mpsc::Receiver<String>) -> End {
+fn deliver_all(
+    node: &Node,
+    replica: &Replica<NodeLog>,
+    resync: &Resync,
+    fails: &mpsc::Sender<String>,
+    failed: &mpsc::Receiver<String>,
+) -> End {
     let mut left = false;
     loop {
         match failed.try_recv() {
@@ -251,12 +272,11 @@ fn deliver_all(node: &Node, replica: &Replica<NodeLog>, failed: &mpsc::Receiver<
                 replica.caught_up();
                 Ok(())
             }
-            Delivery::Donate { id, .. } => {
-                // The joiner says what to do.
-                node.donation_done(*id, Err(-95));
+            Delivery::Donate { id, request, joiner, .. } => {
+                resync.donate(*id, request, joiner);
                 Ok(())
             }
-            Delivery::StateNeeded { .. } => Err(STATE_NEEDED.to_owned()),
+            Delivery::StateNeeded { .. } => resync.begin(fails.clone()),
             _ => Ok(()),
         };
         if let Some(end) = end_by(delivery, &mut left) {
@@ -268,11 +288,6 @@ fn deliver_all(node: &Node, replica: &Replica<NodeLog>, failed: &mpsc::Receiver<
         node.handled();
     }
 }
-
-const STATE_NEEDED: &str = "the members' logs do not continue this copy: it was away for longer than the log is kept, or it is new \
-                            in a group that has removed the beginning of its log. This version does not copy a device from \
-                            another member by itself. Stop one other member, set this member's directory aside and keep it, copy \
-                            device.img and device.state of the stopped one into a new one, and start both";
 
 fn connected(node: &Node, replica: &Replica<NodeLog>, info: &ViewInfo) -> Result<(), String> {
     let log = node.identity();

@@ -288,6 +288,7 @@ impl DeviceWorld {
             in_doubt: None,
             timeout: Duration::from_secs(360_000),
             waits_for_others: true,
+            needs_state: false,
         };
         let view_uuid = Uuid(std::array::from_fn(|n| match n {
             0 => at as u8 + 1,

@@ -52,6 +52,13 @@ impl Member {
                 args.position
             )));
         }
+        if empty && args.bootstrap && args.needs_state {
+            return Err(NodeError::Refused(
+                "this member's device file is no whole copy, and it has no log: it cannot found a group (--new). Start it without \
+                 --new, and name a member that has the device in --address"
+                    .into(),
+            ));
+        }
         if !empty {
             self.compare_with_log(&mut args)?;
         }
@@ -234,6 +241,7 @@ impl Member {
         let begins = self.ctx.raft.segment_bases().next().filter(|base| base.index == 0);
         if self.ctx.front_end == FrontEnd::Device
             && self.recovery.had_no_position
+            && !args.needs_state
             && begins.is_some_and(|base| base.seqno == 0)
         {
             // Before the first entry of a log that was not founded on data, a device is empty, like this one. The present history

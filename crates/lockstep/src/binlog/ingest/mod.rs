@@ -240,6 +240,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
         front_end: FrontEnd::Reader { begins: Beginning::Earliest },
         position: saved.map_or(Gtid::UNDEFINED, |saved| saved.gtid),
         log: lockstep_node::core::Uuid::NIL,
+        needs_state: false,
         hooks: hooks(report, accounts),
         take: move |node: &Node| {
             let reader = PrimaryReader {
