@@ -2,9 +2,11 @@
 
 use std::io::{Error, Read, Result, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const SECTOR: usize = 512;
@@ -104,6 +106,10 @@ struct Group {
     /// The last one is an arbitrator.
     arbitrator: bool,
     protocol: &'static str,
+    /// The device's size in MiB.
+    mib: u64,
+    /// More arguments of members with a copy.
+    more: Vec<String>,
 }
 
 fn lockstep() -> Command {
@@ -112,6 +118,18 @@ fn lockstep() -> Command {
 
 impl Group {
     fn new(name: &str, members: usize, arbitrator: bool, protocol: &'static str) -> Group {
+        Group::with(name, members, arbitrator, protocol, 16, |_| Vec::new())
+    }
+
+    /// `more`: arguments of members with a copy, in this directory.
+    fn with(
+        name: &str,
+        members: usize,
+        arbitrator: bool,
+        protocol: &'static str,
+        mib: u64,
+        more: impl FnOnce(&Path) -> Vec<String>,
+    ) -> Group {
         let dir = std::env::temp_dir().join(format!("lockstep-block-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
@@ -121,11 +139,12 @@ impl Group {
         let ports = held.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(held);
         let processes = (0..members).map(|_| None).collect();
-        let mut group = Group { dir, ports, processes, arbitrator, protocol };
+        let more = more(&dir);
+        let mut group = Group { dir, ports, processes, arbitrator, protocol, mib, more };
         for at in 0..members {
             group.start(at);
             group.until(&format!("member {at} has joined"), |group| {
-                group.status(0).is_some_and(|status| status["size_bytes"] == 16 << 20)
+                group.status(0).is_some_and(|status| status["size_bytes"] == mib << 20)
                     && group.members_synced(0) == at + 1
             });
         }
@@ -161,8 +180,9 @@ impl Group {
                 &listen,
             ]);
             if at == 0 {
-                command.args(["--new", "--size", "16M"]);
+                command.args(["--new", "--size", &format!("{}M", self.mib)]);
             }
+            command.args(&self.more);
         }
         command.args(["--address", &address, "--group", "disk", "--name", &name, "--options", &options]);
         command.arg("--dir").arg(self.member(at)).arg("--log").arg(self.dir.join(format!("{name}.log")));
@@ -183,13 +203,17 @@ impl Group {
 
     /// `lockstep block` with these arguments at a member: its standard output, or its error.
     fn block(&self, at: usize, arguments: &[&str]) -> std::result::Result<String, String> {
-        let mut command = lockstep();
-        command.arg("block").args(arguments).arg("--dir").arg(self.member(at));
-        let output = command.output().unwrap();
+        let output = self.block_command(at, arguments).output().unwrap();
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
             false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
         }
+    }
+
+    fn block_command(&self, at: usize, arguments: &[&str]) -> Command {
+        let mut command = lockstep();
+        command.arg("block").args(arguments).arg("--dir").arg(self.member(at));
+        command
     }
 
     fn status(&self, at: usize) -> Option<serde_json::Value> {
@@ -244,8 +268,8 @@ impl Group {
         Client::attach(&self.socket(at), name).unwrap_or_else(|error| panic!("{error}\n{}", self.logs()))
     }
 
-    /// All copies, once they have everything.
-    fn assert_equal_copies(&self) {
+    /// Waits until all copies have everything. Returns their number.
+    fn settle(&self) -> usize {
         let copies = if self.arbitrator { self.ports.len() - 1 } else { self.ports.len() };
         self.until("all copies have everything", |group| {
             let found: Vec<_> = (0..copies).filter_map(|at| group.status(at)).collect();
@@ -255,6 +279,12 @@ impl Group {
                     Some(&status["seqno"]) == seqno.as_ref() && status["written_seqno"] == status["seqno"]
                 })
         });
+        copies
+    }
+
+    /// Compares all copies, once they have everything.
+    fn assert_equal_copies(&self) {
+        let copies = self.settle();
         let image = |at: usize| std::fs::read(self.member(at).join("device.img")).unwrap();
         let first = image(0);
         assert!((1..copies).all(|at| image(at) == first), "copies differ");
@@ -503,6 +533,200 @@ fn weak_protocols_answer_without_the_others_and_keep_the_order() {
         group.status(0).is_some_and(|status| status["seqno"].as_i64() > Some(0))
     });
     assert_eq!(group.block(1, &["protocol", "c"]).map(|text| text.contains("in force")), Ok(true));
+    client.detach();
+    group.assert_equal_copies();
+}
+
+/// Writes the numbers from 1 on, each into the next of so many sectors, and flushes each, until it is told to end.
+fn write_in_order(mut client: Client, sectors: u64, ends: &AtomicBool, flushed: &AtomicU64) -> Client {
+    for number in 1.. {
+        let mut data = [0; SECTOR];
+        data[..8].copy_from_slice(&u64::to_le_bytes(number));
+        client.write(number % sectors * SECTOR as u64, &data).unwrap();
+        client.flush().unwrap();
+        flushed.store(number, Ordering::SeqCst);
+        if ends.load(Ordering::SeqCst) {
+            break;
+        }
+    }
+    client
+}
+
+/// The last number in an image of [`write_in_order`]. It must have all numbers before it, and none after it.
+fn prefix_of(image: &[u8], sectors: u64) -> u64 {
+    let word = |sector: u64| {
+        let at = sector as usize * SECTOR;
+        u64::from_le_bytes(image[at..at + 8].try_into().unwrap())
+    };
+    let last = (0..sectors).map(word).max().unwrap();
+    for sector in 0..sectors {
+        let rounds = last.saturating_sub(sector) / sectors;
+        let expected = if sector <= last { rounds * sectors + sector } else { 0 };
+        assert_eq!(word(sector), expected, "sector {sector} of a prefix of {last} writes");
+    }
+    last
+}
+
+/// Changes a byte of a copy behind its back.
+fn flip(image: &Path, offset: u64) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(image).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[!byte[0]], offset).unwrap();
+}
+
+#[test]
+fn verify_finds_a_changed_byte_and_nothing_else() {
+    let group = Group::new("verify", 3, false, "c");
+    let mut client = group.attach(0, "disk");
+    for at in 0..12 {
+        client.write(at << 20, &[at as u8 + 1; 1 << 20]).unwrap();
+    }
+    let (ends, flushed) = (AtomicBool::new(false), AtomicU64::new(0));
+    let client = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_in_order(client, 3000, &ends, &flushed));
+        for round in 0..6 {
+            let text = group.block(round % 3, &["verify"]);
+            let alike = "16777216 bytes compared on 3 copies, all alike";
+            assert_eq!(text.as_deref(), Ok(alike), "under load\n{}", group.logs());
+        }
+        ends.store(true, Ordering::SeqCst);
+        writer.join().unwrap()
+    });
+    assert!(flushed.load(Ordering::SeqCst) > 100, "there was load");
+    client.detach();
+    group.settle();
+    flip(&group.member(2).join("device.img"), (9 << 20) + 77);
+    let output = group.block_command(0, &["verify", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let expected = serde_json::json!([{ "offset": 9 << 20, "length": 1 << 20, "members": ["n3"] }]);
+    assert_eq!(answer["compared"]["differences"], expected);
+    group.until("each member knows the result", |group| {
+        (0..3).all(|at| group.status(at).is_some_and(|status| status["compared"]["differences"] == expected))
+    });
+    let log = std::fs::read_to_string(group.dir.join("n2.log")).unwrap();
+    assert!(log.contains("n3 differs from the others"), "{log}");
+}
+
+#[test]
+fn verify_works_at_a_follower_of_a_weak_protocol() {
+    let group = Group::new("verify-weak", 3, true, "a");
+    let mut client = group.attach(0, "disk");
+    client.write(5 << 20, &[1; 1 << 20]).unwrap();
+    client.detach();
+    let alike = "16777216 bytes compared on 2 copies, all alike";
+    assert_eq!(group.block(1, &["verify", "--rate", "64M"]).as_deref(), Ok(alike), "{}", group.logs());
+    group.settle();
+    flip(&group.member(0).join("device.img"), 5 << 20);
+    let output = group.block_command(1, &["verify"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("bytes 5242880 to 6291455: the copies differ"), "{text}");
+}
+
+#[test]
+fn snapshot_under_load_is_one_position_also_after_kill() {
+    const SECTORS: u64 = 100_000;
+    let mut group = Group::with("snapshot", 3, false, "c", 64, |_| Vec::new());
+    let mut client = group.attach(0, "disk");
+    for at in 0..8 {
+        client.write((56 + at) << 20, &[at as u8 + 1; 1 << 20]).unwrap();
+    }
+    let (ends, flushed) = (AtomicBool::new(false), AtomicU64::new(0));
+    let image = |at: usize| group.dir.join(format!("image{at}"));
+    let (mut last, partial) = (0, group.dir.join("killed.partial"));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_in_order(client, SECTORS, &ends, &flushed));
+        for round in 0..6 {
+            let before = flushed.load(Ordering::SeqCst);
+            let to = image(round);
+            let text = group.block(round % 2, &["snapshot", "--to", to.to_str().unwrap()]).unwrap();
+            assert!(text.starts_with("67108864 bytes at position "), "{text}");
+            let data = std::fs::read(&to).unwrap();
+            let found = prefix_of(&data, SECTORS);
+            assert!(found <= flushed.load(Ordering::SeqCst) + 1);
+            // Another member may lag.
+            assert!(round % 2 == 1 || found >= before, "{before} were flushed, and the image has {found}");
+            assert_eq!(data[60 << 20], 5);
+            last = last.max(found);
+            let again = group.block(0, &["snapshot", "--to", to.to_str().unwrap()]).unwrap_err();
+            assert!(again.contains("exists"), "{again}");
+        }
+        ends.store(true, Ordering::SeqCst);
+        writer.join().unwrap()
+    })
+    .detach();
+    assert!(last > 10, "there was load");
+    // The member is killed in the middle, if this machine lets it.
+    let mut command =
+        group.block_command(1, &["snapshot", "--to", group.dir.join("killed").to_str().unwrap()]);
+    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let end = Instant::now() + PATIENCE;
+    while !partial.exists() && running.try_wait().unwrap().is_none() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    group.kill(1);
+    let is_complete = running.wait().unwrap().success();
+    let killed = group.dir.join("killed");
+    assert_eq!(killed.exists(), is_complete);
+    if !is_complete {
+        // In any case there is such a file.
+        std::fs::write(&partial, b"half").unwrap();
+    }
+    let _ = std::fs::remove_file(&killed);
+    group.start(1);
+    group.until("the killed member is back", |group| group.status(1).is_some());
+    group.settle();
+    group.block(1, &["snapshot", "--to", killed.to_str().unwrap()]).unwrap();
+    assert!(!partial.exists());
+    let data = std::fs::read(&killed).unwrap();
+    assert_eq!(prefix_of(&data, SECTORS), flushed.load(Ordering::SeqCst));
+    assert!(data == std::fs::read(group.member(1).join("device.img")).unwrap());
+}
+
+/// The lines that the commands of promotions have written.
+fn promotions(group: &Group) -> Vec<String> {
+    let text = std::fs::read_to_string(group.dir.join("promotions")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn one_of_two_members_promotes_itself_after_a_kill() {
+    let arguments = |dir: &Path| {
+        let command = format!("echo \"$LOCKSTEP_EXPORT\" >> {}", dir.join("promotions").display());
+        ["--auto-promote", "3", "--on-promotion", &command].map(str::to_owned).to_vec()
+    };
+    let mut group = Group::with("takeover", 3, false, "c", 16, arguments);
+    let mut model = Model::new(500);
+    let mut client = group.attach(0, "disk");
+    model.write(&mut client, Duration::from_millis(500)).unwrap();
+    // An idle client, and a member that is stopped for a short time, are no reason.
+    group.signal(0, "-STOP");
+    std::thread::sleep(Duration::from_millis(1500));
+    group.signal(0, "-CONT");
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(promotions(&group), [""; 0], "{}", group.logs());
+    model.write(&mut client, Duration::from_millis(300)).unwrap();
+    group.kill(0);
+    let killed = Instant::now();
+    group.until("a member has promoted itself", |group| !promotions(group).is_empty());
+    let promoted = killed.elapsed();
+    let at = usize::from(group.status(1).unwrap()["primary"] != "n2") + 1;
+    let name = promotions(&group)[0].clone();
+    let mut client = group.attach(at, &name);
+    let attached = killed.elapsed();
+    eprintln!("--auto-promote 3: promoted after {promoted:?}, the next client attached after {attached:?}");
+    assert!(promoted >= Duration::from_secs(3), "{promoted:?}");
+    model.check(&mut client);
+    group.start(0);
+    group.until("the former primary is refused by the plain name", |group| {
+        Client::attach(&group.socket(0), "disk")
+            .is_err_and(|error| error.to_string().contains("is attached to"))
+    });
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(promotions(&group), [name], "one promotion only\n{}", group.logs());
+    model.check(&mut client);
     client.detach();
     group.assert_equal_copies();
 }

@@ -1,7 +1,9 @@
 //! The simulator's copies of a block device: runs repeat themselves exactly, planted faults are found, and nothing is found where
 //! there is none.
 
-use lockstep_sim::{DEVICE_PLANTS, DeviceCounters, DeviceReport, DeviceSettings, hunt_device, simulate_device};
+use lockstep_sim::{
+    DEVICE_PLANTS, DeviceCounters, DeviceReport, DeviceSettings, hunt_device, simulate_device,
+};
 
 fn clean(seed: u64) -> DeviceReport {
     let report = simulate_device(DeviceSettings::seed(seed));
@@ -27,7 +29,9 @@ fn device_keeps_its_promises_and_every_fault_happens() {
         kinds.iter_mut().zip(&report.by_kind).for_each(|(sum, (_, n))| *sum += n);
     }
     assert!(kinds.iter().all(|n| *n > 0), "{kinds:?}");
-    let DeviceCounters { writes_taken, reads, writes, flushes, attached, promotions, ended, lost, heals, .. } = sum;
+    let DeviceCounters {
+        writes_taken, reads, writes, flushes, attached, promotions, ended, lost, heals, ..
+    } = sum;
     for n in [writes_taken, reads, writes, flushes, attached, promotions, ended, heals] {
         assert!(n > 30, "{sum:?}");
     }

@@ -136,6 +136,8 @@ impl Attachments {
                 self.size = *size;
                 Effect::Accepted(*token)
             }
+            // Nothing to the writer.
+            Entry::Verify { .. } | Entry::Hashes { .. } | Entry::Compared(_) => Effect::Ignored,
         }
     }
 

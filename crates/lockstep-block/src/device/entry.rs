@@ -7,13 +7,20 @@
 //! 3 promote  u64 epoch before  u64 token
 //! 4 detach   u64 epoch  u64 number  u64 token
 //! 5 resize   u64 size before  u64 size  u64 token
+//! 6 verify   u64 token  u64 offset  u32 length
+//! 7 hashes   u64 token  u8 blocks, each: 32 bytes
+//! 8 result   u64 clock  u64 bytes  u32 copies  u64 differing bytes  u8 differences, each: u64 offset  u64 length  u8 members,
+//!            each: 16 bytes
 //! ```
+//!
+//! A member of a version without kinds 6 to 8 ends when it takes one of them.
 //!
 //! Content: 0 bytes, 1 zeroes, 2 zeroes without space. All little-endian.
 
 use super::extent_map::{Content, Run};
 use bytes::Bytes;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
+use lockstep_core::{MemberId, Uuid};
 
 const VERSION: u8 = 1;
 /// The bytes of an entry of writes without its runs.
@@ -24,6 +31,15 @@ pub const RUN_HEADER: usize = 1 + 2 * 8;
 const PEER_MAX: usize = 256;
 /// The largest device: offsets are also numbers of the file system, which are signed.
 pub const SIZE_MAX: u64 = 1 << 62;
+/// The length of a block that has a hash of its own.
+pub const HASH_BLOCK: u64 = 1 << 20;
+/// The most hashes of an entry, and differences of a result.
+pub const HASHES_MAX: usize = 64;
+/// The most members that a difference names.
+const NAMED_MAX: usize = 16;
+
+/// The hash of a block.
+pub type BlockHash = [u8; 32];
 
 /// An entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,6 +91,50 @@ pub enum Entry {
         /// By which the origin recognises the entry.
         token: u64,
     },
+    /// Each copy hashes a range as of this entry. It changes nothing.
+    Verify {
+        /// By which the answers are known.
+        token: u64,
+        /// Where the range begins.
+        offset: u64,
+        /// Its length: at most [`HASHES_MAX`] blocks.
+        length: u32,
+    },
+    /// A copy's answer.
+    Hashes {
+        /// That of the range.
+        token: u64,
+        /// The hashes of its blocks of [`HASH_BLOCK`]; none: the copy cannot read its device file.
+        blocks: Vec<BlockHash>,
+    },
+    /// The result of a comparison of all copies.
+    Compared(Compared),
+}
+
+/// The result of a comparison of all copies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Compared {
+    /// When it ended, µs since 1970. For people.
+    pub clock: u64,
+    /// The bytes of the device that were compared.
+    pub bytes: u64,
+    /// The number of the copies.
+    pub copies: u32,
+    /// The bytes of the blocks in which copies differ.
+    pub differing: u64,
+    /// The first differences: at most [`HASHES_MAX`].
+    pub differences: Vec<Difference>,
+}
+
+/// A range in which copies differ.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its length.
+    pub length: u64,
+    /// The members that differ from a majority of the copies; none: no majority is alike.
+    pub members: Vec<MemberId>,
 }
 
 impl Entry {
@@ -125,6 +185,23 @@ impl Entry {
                 w.u64(*before);
                 w.u64(*size);
                 w.u64(*token);
+            }
+            Entry::Verify { token, offset, length } => {
+                w.u8(6);
+                w.u64(*token);
+                w.u64(*offset);
+                w.u32(*length);
+            }
+            Entry::Hashes { token, blocks } => {
+                debug_assert!(blocks.len() <= HASHES_MAX);
+                w.u8(7);
+                w.u64(*token);
+                w.u8(blocks.len() as u8);
+                blocks.iter().for_each(|hash| w.raw(hash));
+            }
+            Entry::Compared(result) => {
+                w.u8(8);
+                result.encode(&mut w);
             }
         }
         w.into_bytes()
@@ -178,6 +255,21 @@ impl Entry {
                 }
                 Entry::Resize { before, size, token }
             }
+            6 => {
+                let (token, offset, length) = (r.u64()?, r.u64()?, r.u32()?);
+                let is_range = length > 0 && u64::from(length) <= HASHES_MAX as u64 * HASH_BLOCK;
+                if !is_range || offset >= SIZE_MAX {
+                    return Err(DecodeError::Invalid("range"));
+                }
+                Entry::Verify { token, offset, length }
+            }
+            7 => {
+                let token = r.u64()?;
+                let count = bounded(r.u8()?, HASHES_MAX)?;
+                let blocks = (0..count).map(|_| r.array()).collect::<Result<_, _>>()?;
+                Entry::Hashes { token, blocks }
+            }
+            8 => Entry::Compared(Compared::decode(&mut r)?),
             _ => return Err(DecodeError::Invalid("kind of a device's entry")),
         };
         match r.take(1) {
@@ -185,6 +277,43 @@ impl Entry {
             Ok(_) => Err(DecodeError::Trailing),
         }
     }
+}
+
+impl Compared {
+    fn encode(&self, w: &mut Writer) {
+        let Compared { clock, bytes, copies, differing, differences } = self;
+        debug_assert!(differences.len() <= HASHES_MAX);
+        w.u64(*clock);
+        w.u64(*bytes);
+        w.u32(*copies);
+        w.u64(*differing);
+        w.u8(differences.len() as u8);
+        for Difference { offset, length, members } in differences {
+            w.u64(*offset);
+            w.u64(*length);
+            let members = &members[..members.len().min(NAMED_MAX)];
+            w.u8(members.len() as u8);
+            members.iter().for_each(|member| w.raw(&member.0));
+        }
+    }
+
+    fn decode(r: &mut Reader) -> Result<Compared, DecodeError> {
+        let (clock, bytes, copies, differing) = (r.u64()?, r.u64()?, r.u32()?, r.u64()?);
+        let count = bounded(r.u8()?, HASHES_MAX)?;
+        let mut differences = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (offset, length) = (r.u64()?, r.u64()?);
+            let named = bounded(r.u8()?, NAMED_MAX)?;
+            let members = (0..named).map(|_| Ok(Uuid(r.array()?))).collect::<Result<_, _>>()?;
+            differences.push(Difference { offset, length, members });
+        }
+        Ok(Compared { clock, bytes, copies, differing, differences })
+    }
+}
+
+fn bounded(count: u8, most: usize) -> Result<usize, DecodeError> {
+    let count = usize::from(count);
+    if count <= most { Ok(count) } else { Err(DecodeError::Invalid("count")) }
 }
 
 fn decode_run(r: &mut Reader) -> Result<Run, DecodeError> {
@@ -226,6 +355,19 @@ pub(crate) mod tests {
             Entry::Promote { before: 2, token: 10 },
             Entry::Detach { epoch: 3, number: 8, token: 11 },
             Entry::Resize { before: 0, size: 20 << 30, token: 12 },
+            Entry::Verify { token: 13, offset: 16 << 20, length: 16 << 20 },
+            Entry::Hashes { token: 13, blocks: vec![[7; 32]; 3] },
+            Entry::Compared(Compared {
+                clock: 1_700_000_000_000_000,
+                bytes: 1 << 30,
+                copies: 3,
+                differing: 2 << 20,
+                differences: vec![Difference {
+                    offset: 1 << 20,
+                    length: 2 << 20,
+                    members: vec![Uuid([2; 16])],
+                }],
+            }),
         ]
     }
 
@@ -252,5 +394,18 @@ pub(crate) mod tests {
             };
             assert!(Entry::decode(&entry.encode()).is_err(), "{offset} {length}");
         }
+        for (offset, length) in [(0, 0), (SIZE_MAX, 1), (0, u32::MAX)] {
+            let entry = Entry::Verify { token: 1, offset, length };
+            assert!(Entry::decode(&entry.encode()).is_err(), "{offset} {length}");
+        }
+    }
+
+    #[test]
+    fn counts_above_their_limit_are_refused() {
+        let mut bytes = Entry::Hashes { token: 1, blocks: Vec::new() }.encode().to_vec();
+        let last = bytes.len() - 1;
+        bytes[last] = HASHES_MAX as u8 + 1;
+        bytes.resize(bytes.len() + 32 * (HASHES_MAX + 1), 0);
+        assert_eq!(Entry::decode(&bytes.into()), Err(DecodeError::Invalid("count")));
     }
 }

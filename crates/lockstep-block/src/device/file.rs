@@ -5,6 +5,7 @@ use super::extent_map::{Content, ExtentMap, Run};
 use super::storage::{FileStorage, Storage};
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::{Gtid, Uuid};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
@@ -215,6 +216,14 @@ impl DeviceFile {
     /// As of the file system.
     pub fn save(&self, position: &Position) -> io::Result<()> {
         self.storage.save_state(&position.encode())
+    }
+
+    /// Gives another file this one's content, with shared space, in a moment.
+    ///
+    /// # Errors
+    /// As of the file system: most have no shared space, and none has it with another one.
+    pub fn clone_to(&self, other: &File) -> io::Result<()> {
+        self.storage.clone_to(other)
     }
 
     /// The part of a range from its beginning on that is data, or that is a hole, of the file: its length, and whether it is a

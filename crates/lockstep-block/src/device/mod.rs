@@ -7,6 +7,9 @@
 //! - [`storage`]: the disk under it.
 //! - [`environment`]: time and threads.
 //! - [`replica`]: all of them on one member; [`resync`]: its part in a copy from another member.
+//! - [`verify`]: the comparison of all copies.
+//! - [`snapshot`]: an image of the device at one position.
+//! - [`promotion`]: when a member may take over by itself.
 //!
 //! A write goes to memory and is answered. A flush makes log entries of all dirty writes, and is answered when the log has them
 //! as durably as the commit policy asks. Only committed entries reach the device file, in the background. So every copy is a
@@ -22,15 +25,18 @@ pub mod file;
 #[cfg(test)]
 mod fuzz;
 pub mod overlay;
+pub mod promotion;
 pub mod replica;
 pub mod resync;
 mod session;
+pub mod snapshot;
 pub mod storage;
 #[cfg(test)]
 mod tests;
+pub mod verify;
 
 pub use failpoints::{Failpoint, Failpoints};
 pub use replica::{
-    Batch, Config, Log, NotSent, Notice, NoticeCall, Refused, Replica, ReplicaAttachment, ReplicaStatus,
-    SessionStatus,
+    Batch, Config, CopyMember, Log, NotSent, Notice, NoticeCall, Refused, Replica, ReplicaAttachment,
+    ReplicaStatus, SessionStatus,
 };

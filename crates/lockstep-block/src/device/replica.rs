@@ -11,17 +11,20 @@
 
 use super::attachments::{Attachments, Effect, Holder};
 use super::controls::{Controls, Outcome};
-use super::entry::Entry;
+use super::entry::{Compared, Entry};
 use super::environment::{Environment, System, blocking, wait};
 use super::extent_map::{Content, ExtentMap, Run};
 use super::failpoints::{Failpoint, Failpoints};
 use super::file::{DeviceFile, Position};
 use super::overlay::{Overlay, Part};
 use super::resync::{Donation, Wholeness};
-use super::session::{Session, ToSend};
+use super::session::{Entries, Session, ToSend};
+use super::snapshot::Slot;
+use super::verify::Verification;
 use crate::export::{Attachment, Description, Export, Extent, IoError, Peer, Refusal, RefusalKind};
 use bytes::{Bytes, BytesMut};
 use lockstep_core::{Gtid, MemberId, Seqno, Uuid};
+use std::fs::File;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +37,7 @@ const DIRTY_MAX: Duration = Duration::from_secs(1);
 /// Committed writes go to the device file after this time.
 const WRITE_BACK_AFTER: Duration = Duration::from_millis(500);
 /// How often the background threads look without a call.
-const LOOK: Duration = Duration::from_millis(200);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// How often the thread that submits looks without a call.
 const SUBMIT_LOOK: Duration = Duration::from_millis(20);
 /// How often a held reply looks for a majority.
@@ -52,6 +55,8 @@ const WINDOW_MAX: u64 = 16 << 20;
 const FULL_RETRY: Duration = Duration::from_secs(1);
 /// How long writes wait for the return of leadership, where only the leader writes.
 const REFUSED_FOR: Duration = Duration::from_secs(15);
+/// How long the copies may take to answer a step of a comparison.
+const COMPARED_WITHIN: Duration = Duration::from_secs(90);
 /// The most extents in one answer.
 const EXTENTS_MAX: usize = 2048;
 /// How often an attach tries again whose entry came too late.
@@ -83,6 +88,17 @@ pub type NoticeCall = Box<dyn FnOnce(Notice) + Send>;
 /// The log did not take an entry. The replica sends it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotSent;
+
+/// Another member with a copy, or this one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyMember {
+    /// The member.
+    pub member: MemberId,
+    /// Its name.
+    pub name: String,
+    /// Whether it is connected and has caught up.
+    pub ready: bool,
+}
 
 /// The log of a member.
 pub trait Log: Send + Sync + 'static {
@@ -126,6 +142,16 @@ pub trait Log: Send + Sync + 'static {
     /// Whether another member is connected.
     fn is_connected(&self, member: &MemberId) -> bool;
 
+    /// All members that keep a copy.
+    fn copies(&self) -> Vec<CopyMember> {
+        Vec::new()
+    }
+
+    /// How long the copies may take to answer a step of a comparison.
+    fn compared_within(&self) -> Duration {
+        COMPARED_WITHIN
+    }
+
     /// A line for people. `warn`: they should look.
     fn note(&self, warn: bool, text: &str);
 }
@@ -162,6 +188,8 @@ pub struct ReplicaStatus {
     pub wholeness: Wholeness,
     /// What this member sends to another one.
     pub donation: Option<Donation>,
+    /// The last comparison of all copies since this process began.
+    pub compared: Option<Compared>,
 }
 
 /// This member's attachment.
@@ -179,8 +207,17 @@ pub struct SessionStatus {
     pub failure: Option<String>,
 }
 
+/// What an attachment leaves. It may be up to the cache's size, so it is freed without the lock.
+#[derive(Debug)]
+struct Ended {
+    _writes: [ExtentMap; 2],
+    _entries: Option<Entries>,
+    _session: Option<Session>,
+}
+
+/// All that the threads share, under one lock.
 pub(super) struct State {
-    overlay: Overlay,
+    pub(super) overlay: Overlay,
     pub(super) attachments: Attachments,
     pub(super) history: Uuid,
     /// The log's id; nil if unknown.
@@ -189,20 +226,25 @@ pub(super) struct State {
     pub(super) written: Seqno,
     pub(super) wholeness: Wholeness,
     pub(super) donation: Option<Donation>,
-    session: Option<Session>,
-    controls: Controls,
+    pub(super) session: Option<Session>,
+    pub(super) controls: Controls,
     /// Since when there are dirty writes.
     dirty_since: Option<Instant>,
     /// Since when committed writes wait for the device file.
     unwritten_since: Option<Instant>,
     /// Acknowledgements that count once everything up to a seqno was taken.
     early: Vec<(Tag, Seqno)>,
-    trouble: Option<String>,
+    pub(super) trouble: Option<String>,
     /// When the last promotion was delivered here, or when this process began.
     promoted_at: Instant,
     /// The log's end has been reached once: before, the state is one of long ago.
-    caught_up: bool,
+    pub(super) caught_up: bool,
     pub(super) closing: bool,
+    pub(super) verification: Verification,
+    /// The snapshot that is being made.
+    pub(super) snapshot: Option<Slot>,
+    /// The members of the last view; `None`: there was none.
+    pub(super) view: Option<Vec<MemberId>>,
     failpoints: Failpoints,
 }
 
@@ -224,13 +266,12 @@ impl State {
         }
     }
 
-    fn fail_session(&mut self, text: String) {
-        if let Some(session) = &mut self.session
-            && session.failure().is_none()
-        {
-            session.fail(text);
-            self.discard();
-        }
+    /// Ends the attachment with an error, if there is one.
+    #[must_use]
+    fn fail_session(&mut self, text: String) -> Option<Ended> {
+        let session = self.session.as_mut().filter(|session| session.failure().is_none())?;
+        let entries = session.fail(text);
+        Some(Ended { _writes: self.discard(), _entries: Some(entries), _session: None })
     }
 
     /// The memory of all writes that are not on the device file.
@@ -251,17 +292,20 @@ impl State {
     }
 
     /// Forgets the attachment, and all of its writes that are not committed: in a later epoch they would cover newer ones.
-    fn end_session(&mut self) {
-        self.session = None;
-        self.discard();
+    #[must_use]
+    fn end_session(&mut self) -> Ended {
         self.early.clear();
+        Ended { _writes: self.discard(), _entries: None, _session: self.session.take() }
     }
 
-    fn discard(&mut self) {
-        if !self.failpoints.is_active(Failpoint::WritesKept) {
-            self.overlay.discard();
-        }
+    /// Forgets writes that are not committed.
+    #[must_use]
+    fn discard(&mut self) -> [ExtentMap; 2] {
         self.dirty_since = None;
+        match self.failpoints.is_active(Failpoint::WritesKept) {
+            true => <[ExtentMap; 2]>::default(),
+            false => self.overlay.discard(),
+        }
     }
 
     /// Makes entries of dirty writes within a range. Returns the number of the last entry of the session.
@@ -354,6 +398,9 @@ impl<L: Log> Replica<L> {
             promoted_at: environment.now(),
             caught_up: false,
             closing: false,
+            verification: Verification::default(),
+            snapshot: None,
+            view: None,
             failpoints,
         };
         Replica(Arc::new(Shared {
@@ -374,13 +421,32 @@ impl<L: Log> Replica<L> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until something changes, at most this long.
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, most: Duration) -> MutexGuard<'a, State> {
+        self.0.work.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// As [`Replica::wait`], for tasks.
+    pub(super) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.0.changed.notified()
+    }
+
+    pub(super) fn file(&self) -> &DeviceFile {
+        &self.0.file
+    }
+
     pub(super) fn wake(&self) {
         self.0.changed.notify_waiters();
         self.0.work.notify_all();
     }
 
-    fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         self.0.environment.now()
+    }
+
+    /// µs since 1970.
+    pub(super) fn clock(&self) -> u64 {
+        self.0.environment.wall()
     }
 
     /// Waits for a change, but not for long.
@@ -418,6 +484,7 @@ impl<L: Log> Replica<L> {
             trouble: state.trouble.clone(),
             wholeness: state.wholeness.clone(),
             donation: state.donation.clone(),
+            compared: state.verification.last().cloned(),
         }
     }
 }
@@ -458,7 +525,10 @@ impl<L: Log> Replica<L> {
 
     /// The log has an entry that is nothing to the device: a view, or a failed one.
     pub fn pass(&self, seqno: Seqno) {
-        let mut state = self.lock();
+        self.passed(self.lock(), seqno);
+    }
+
+    pub(super) fn passed(&self, mut state: MutexGuard<'_, State>, seqno: Seqno) {
         state.delivered = state.delivered.max(seqno);
         state.count_early();
         drop(state);
@@ -501,6 +571,7 @@ impl<L: Log> Replica<L> {
     /// The entry cannot be taken: a text for people. The member must end.
     pub fn deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<(), String> {
         let entry = self.received(seqno, payload)?;
+        let Err(entry) = self.take_verification(seqno, origin, entry) else { return Ok(()) };
         let is_own = *origin == self.0.log.member();
         let mut state = self.lock();
         while state.waits_for_room(is_own, &entry, self.0.config.cache) {
@@ -517,6 +588,7 @@ impl<L: Log> Replica<L> {
     /// As of [`Replica::deliver`].
     pub fn try_deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<bool, String> {
         let entry = self.received(seqno, payload)?;
+        let Err(entry) = self.take_verification(seqno, origin, entry) else { return Ok(true) };
         let state = self.lock();
         if state.waits_for_room(*origin == self.0.log.member(), &entry, self.0.config.cache) {
             return Ok(false);
@@ -547,6 +619,7 @@ impl<L: Log> Replica<L> {
         let is_own = *origin == self.0.log.member();
         let is_epoch = matches!(entry, Entry::Attach { .. } | Entry::Promote { .. });
         let now = self.now();
+        let mut ended = Vec::new();
         let effect = state.attachments.take(origin, &entry);
         if let (Effect::Accepted(_), Entry::Promote { .. }) = (&effect, &entry) {
             state.promoted_at = now;
@@ -568,12 +641,12 @@ impl<L: Log> Replica<L> {
                 let outcome = Outcome { accepted, epoch: state.attachments.epoch() };
                 let peer = state.controls.decided(*token, outcome);
                 if let (true, Some(peer)) = (accepted, peer) {
-                    state.end_session();
+                    ended.push(state.end_session());
                     state.session = Some(Session::new(outcome.epoch, peer, now));
                 }
                 if let Entry::Detach { epoch, .. } = entry {
                     if accepted {
-                        state.end_session();
+                        ended.push(state.end_session());
                     } else if let Some(session) =
                         state.session.as_mut().filter(|session| session.epoch() == epoch)
                     {
@@ -598,12 +671,14 @@ impl<L: Log> Replica<L> {
                 Holder::Promoted(member) | Holder::Attached { member, .. } => self.0.log.name_of(member),
                 Holder::Nobody => "nobody".into(),
             };
-            state.fail_session(format!("{name} was promoted in epoch {epoch}: this attachment has ended"));
+            let text = format!("{name} was promoted in epoch {epoch}: this attachment has ended");
+            ended.extend(state.fail_session(text));
         }
         state.delivered = seqno;
         state.count_early();
         drop(state);
         self.wake();
+        drop(ended);
         // The window may have room again.
         self.send();
     }
@@ -666,7 +741,7 @@ impl<L: Log> Replica<L> {
         };
         let payload = match what {
             ToSend::Again(payload) => payload,
-            ToSend::Runs(runs) => Entry::Writes { epoch, number, clock: self.0.environment.wall(), runs }.encode(),
+            ToSend::Runs(runs) => Entry::Writes { epoch, number, clock: self.clock(), runs }.encode(),
         };
         let (shared, tag) = (Arc::downgrade(&self.0), Tag { epoch, number });
         let notice = move |notice| {
@@ -735,13 +810,13 @@ impl<L: Log> Replica<L> {
         let refusal = self.0.log.refusal();
         let live = is_live && refusal.is_none();
         let mut state = self.lock();
-        let mut detach = None;
+        let (mut detach, mut ended) = (None, None);
         match refusal.filter(|_| is_live && waits) {
             None => refused.since = None,
             Some(text) => {
                 let since = *refused.since.get_or_insert(now);
                 if now.duration_since(since) >= self.0.log.refused_for() {
-                    state.fail_session(format!(
+                    ended = state.fail_session(format!(
                         "leadership has moved to another member, and did not come back in time: this attachment has ended, and \
                          writes that were not flushed may be lost. {text}"
                     ));
@@ -753,6 +828,11 @@ impl<L: Log> Replica<L> {
             detach = session.detach_to_send(self.now());
         }
         drop(state);
+        if ended.is_some() {
+            // Requests wait for the entries that will not come.
+            self.wake();
+        }
+        drop(ended);
         if let Some(payload) = detach {
             // If the log does not take it, it is due again later.
             let _ = self.0.log.submit(payload, Box::new(|_| {}));
@@ -776,7 +856,11 @@ impl<L: Log> Replica<L> {
     }
 
     /// Sends a control entry, and waits for its outcome. `None`: not in time.
-    async fn control(&self, peer: Option<Peer>, entry: impl FnOnce(u64) -> Entry) -> Option<Outcome> {
+    pub(super) async fn control(
+        &self,
+        peer: Option<Peer>,
+        entry: impl FnOnce(u64) -> Entry,
+    ) -> Option<Outcome> {
         struct Waiting<'a, L: Log>(&'a Replica<L>, u64);
         impl<L: Log> Drop for Waiting<'_, L> {
             fn drop(&mut self) {
@@ -905,8 +989,8 @@ impl<L: Log> Replica<L> {
     }
 }
 
-const NO_SIZE: &str = "the device has no size yet: start one member with --size SIZE";
-const BEHIND: &str = "this member has not caught up with the log yet: look at `lockstep status`";
+pub(super) const NO_SIZE: &str = "the device has no size yet: start one member with --size SIZE";
+pub(super) const BEHIND: &str = "this member has not caught up with the log yet: look at `lockstep status`";
 const NO_ANSWER: &str = "the log has not answered in time: there is no majority, or this member lags. The command may still take \
                          effect: look at `lockstep status` and `lockstep block status`";
 
@@ -915,6 +999,8 @@ const NO_ANSWER: &str = "the log has not answered in time: there is no majority,
 pub struct Batch {
     runs: Arc<ExtentMap>,
     position: Position,
+    /// The image that is begun afterwards.
+    snapshot: Option<Arc<File>>,
 }
 
 impl Batch {
@@ -934,6 +1020,7 @@ impl<L: Log> Replica<L> {
         let _closes = Closes(self);
         loop {
             let mut state = self.lock();
+            state = self.answer_jobs(state);
             while !self.is_write_back_due(&mut state) {
                 let waited = self.0.work.wait_timeout(state, LOOK);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -951,7 +1038,8 @@ impl<L: Log> Replica<L> {
         let is_full = state.overlay.unwritten() >= self.0.config.cache / 8;
         let now = self.now();
         let age = state.unwritten_since.map(|since| now.duration_since(since));
-        if is_full || state.closing || age.is_some_and(|age| age >= WRITE_BACK_AFTER) {
+        let is_asked = state.snapshot.as_ref().is_some_and(|slot| slot.waiting().is_some());
+        if is_full || is_asked || state.closing || age.is_some_and(|age| age >= WRITE_BACK_AFTER) {
             return true;
         }
         if state.unwritten_since.is_none() && state.delivered > state.written {
@@ -966,7 +1054,7 @@ impl<L: Log> Replica<L> {
     /// # Errors
     /// As [`Replica::write_back`].
     pub fn write_back_once(&self) -> Result<(), String> {
-        let Some(batch) = self.begin_write_back(&mut self.lock()) else { return Ok(()) };
+        let Some(batch) = self.begin_write_back(self.lock()) else { return Ok(()) };
         self.until_it_fits(|file| self.write_batch(file, &batch))?;
         self.end_write_back(batch);
         Ok(())
@@ -976,22 +1064,35 @@ impl<L: Log> Replica<L> {
     /// returns true, then [`Replica::end_write_back`].
     pub fn begin_write_back_if_due(&self) -> Option<Batch> {
         let mut state = self.lock();
-        self.is_write_back_due(&mut state).then(|| self.begin_write_back(&mut state)).flatten()
+        state = self.answer_jobs(state);
+        if self.is_write_back_due(&mut state) { self.begin_write_back(state) } else { None }
     }
 
-    fn begin_write_back(&self, state: &mut State) -> Option<Batch> {
+    fn begin_write_back(&self, state: MutexGuard<'_, State>) -> Option<Batch> {
+        // First: the file has none of the writes after them.
+        let mut state = self.answer_jobs(state);
         state.unwritten_since = None;
+        let gtid = Gtid { uuid: state.history, seqno: state.delivered };
+        let whole = state.wholeness.is_whole_at(gtid.seqno);
+        let position = Position { gtid, log: state.log_id, attachments: state.attachments.clone(), whole };
+        let snapshot = state.snapshot.as_ref().and_then(Slot::waiting);
         if state.delivered == state.written && !state.overlay.has_committed() {
+            drop(state);
+            if let Some(target) = snapshot {
+                self.begin_snapshot(target, &position);
+            }
             return None;
         }
         if self.0.failpoints.is_active(Failpoint::UncommittedWritten) {
             state.overlay.commit_flying();
         }
         let runs = state.overlay.begin_write_back();
-        let gtid = Gtid { uuid: state.history, seqno: state.delivered };
-        let whole = state.wholeness.is_whole_at(gtid.seqno);
-        let position = Position { gtid, log: state.log_id, attachments: state.attachments.clone(), whole };
-        Some(Batch { runs, position })
+        let copy = state.snapshot.as_ref().and_then(Slot::copy);
+        drop(state);
+        if let Some(copy) = copy {
+            copy.before_write(&self.0.file, &runs);
+        }
+        Some(Batch { runs, position, snapshot })
     }
 
     /// Writes a batch and its position. Also without runs: the file may have grown.
@@ -1014,7 +1115,7 @@ impl<L: Log> Replica<L> {
 
     /// The last step of a write-back.
     pub fn end_write_back(&self, batch: Batch) {
-        let Batch { runs, position } = batch;
+        let Batch { runs, position, snapshot } = batch;
         drop(runs);
         let mut state = self.lock();
         let written = state.overlay.end_write_back();
@@ -1028,6 +1129,9 @@ impl<L: Log> Replica<L> {
         self.wake();
         // Its memory is freed here: not under the lock.
         drop(written);
+        if let Some(target) = snapshot {
+            self.begin_snapshot(target, &position);
+        }
     }
 
     /// Tries again while the disk is full. Every other error is final: after a failed sync, the content of the file is unknown.
@@ -1277,11 +1381,11 @@ impl<L: Log> ReplicaAttachment<L> {
                         "a flush has taken longer than block.timeout ({} s): this attachment has ended",
                         timeout.as_secs()
                     );
-                    if !self.shared().failpoints.is_active(Failpoint::FailedFlushForgotten) {
-                        state.fail_session(text.clone());
-                    }
+                    let is_forgotten = self.shared().failpoints.is_active(Failpoint::FailedFlushForgotten);
+                    let ended = if is_forgotten { None } else { state.fail_session(text.clone()) };
                     drop(state);
                     self.replica.wake();
+                    drop(ended);
                     return Err(IoError::Io(text.into()));
                 }
             }
@@ -1309,7 +1413,8 @@ impl<L: Log> ReplicaAttachment<L> {
                 let mut state = self.replica.lock();
                 state.session(self.epoch)?;
                 if self.shared().failpoints.is_active(Failpoint::HoldSkipped)
-                    || confirmed.is_some_and(|seqno| state.delivered >= seqno) {
+                    || confirmed.is_some_and(|seqno| state.delivered >= seqno)
+                {
                     return Ok(());
                 }
             }
@@ -1427,8 +1532,7 @@ impl<L: Log> ReplicaAttachment<L> {
             state.overlay.parts(range)
         };
         let replica = self.replica.clone();
-        let found =
-            blocking(&*self.shared().environment, move || extents_of(&replica.0.file, parts)).await;
+        let found = blocking(&*self.shared().environment, move || extents_of(&replica.0.file, parts)).await;
         let found = found.ok_or_else(|| IoError::Io("a read of extents was interrupted".into()))?;
         found.map_err(|error| IoError::Io(format!("cannot read the device file's extents: {error}").into()))
     }

@@ -36,6 +36,12 @@ struct Pending {
     memory: u64,
 }
 
+/// Entries of a session that has ended.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    _entries: VecDeque<Pending>,
+}
+
 #[derive(Debug)]
 struct Detach {
     payload: Bytes,
@@ -162,12 +168,13 @@ impl Session {
         self.failed.as_deref()
     }
 
-    /// Ends the attachment. The first reason counts.
-    pub(crate) fn fail(&mut self, text: String) {
+    /// Ends the attachment. The first reason counts. Returns its entries: to free them takes time.
+    #[must_use]
+    pub(crate) fn fail(&mut self, text: String) -> Entries {
         self.failed.get_or_insert(text);
-        self.entries.clear();
         self.memory = 0;
         self.outstanding = 0;
+        Entries { _entries: std::mem::take(&mut self.entries) }
     }
 
     /// The number of the last entry.

@@ -2,7 +2,7 @@
 //!
 //! [`FileStorage`] is the real one. The simulator has another, which loses at a crash what was not synced.
 
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, ioctl_ficlone, seek};
 use rustix::io::Errno;
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -68,6 +68,14 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// As of the file system.
     fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)>;
 
+    /// Gives another file the image's content, with shared space, in a moment.
+    ///
+    /// # Errors
+    /// As of the file system: most have no shared space, and none has it with another one.
+    fn clone_to(&self, _other: &File) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
     /// The content of the state file, if there is one.
     ///
     /// # Errors
@@ -99,8 +107,7 @@ impl FileStorage {
             state.try_exists().map_err(|error| format!("cannot read {}: {error}", state.display()))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(!is_known);
-        let file =
-            options.open(&path).map_err(|error| format!("cannot open {}: {error}", path.display()))?;
+        let file = options.open(&path).map_err(|error| format!("cannot open {}: {error}", path.display()))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(FileStorage { file, dir: dir.to_owned() }),
             Err(Errno::WOULDBLOCK) => Err(format!(
@@ -167,6 +174,10 @@ impl Storage for FileStorage {
             Some(data) => Ok(((data - offset).min(length), true)),
             None => Ok((length, true)),
         }
+    }
+
+    fn clone_to(&self, other: &File) -> io::Result<()> {
+        Ok(ioctl_ficlone(other, &self.file)?)
     }
 
     fn load_state(&self) -> io::Result<Option<Vec<u8>>> {

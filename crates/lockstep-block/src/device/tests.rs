@@ -1,10 +1,10 @@
 //! Members with a log in memory, clients that write, and processes that are killed.
 
 use super::attachments::Holder;
-use super::entry::Entry;
-use super::extent_map::Run;
+use super::entry::{Compared, Difference, Entry};
+use super::extent_map::{Content, Run};
 use super::file::DeviceFile;
-use super::replica::{Config, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
+use super::replica::{Config, CopyMember, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
 use crate::export::{Attachment, Export, Extent, Peer, RefusalKind};
 use bytes::Bytes;
 use lockstep_core::{MemberId, Seqno, Uuid};
@@ -32,6 +32,10 @@ struct Wire {
     loses: AtomicI64,
     /// Those, until their origins are told.
     lost: Mutex<Vec<NoticeCall>>,
+    /// The members of the group.
+    members: AtomicI64,
+    /// Those that the others are connected with, for promotions.
+    connected: Mutex<Vec<MemberId>>,
     /// Asked for its status with each note.
     asks: Mutex<Option<Replica<MemoryLog>>>,
     notes: AtomicI64,
@@ -96,8 +100,18 @@ impl Log for MemoryLog {
         format!("n{}", member.0[0])
     }
 
-    fn is_connected(&self, _: &MemberId) -> bool {
-        false
+    fn is_connected(&self, member: &MemberId) -> bool {
+        self.wire.connected.lock().unwrap().contains(member)
+    }
+
+    fn copies(&self) -> Vec<CopyMember> {
+        let copies = 1..=self.wire.members.load(Ordering::SeqCst) as u8;
+        let copy = |at: u8| CopyMember { member: Uuid([at; 16]), name: format!("n{at}"), ready: true };
+        copies.map(copy).collect()
+    }
+
+    fn compared_within(&self) -> Duration {
+        Duration::from_secs(3)
     }
 
     fn note(&self, _: bool, _: &str) {
@@ -139,6 +153,7 @@ impl Group {
             cache: 1 << 20,
             timeout: Duration::ZERO,
         };
+        group.wire.members.store(members as i64, Ordering::SeqCst);
         (0..members).for_each(|at| group.start(at));
         let replica = group.replica(0);
         let resized = group.run(async move { replica.resize(SIZE).await });
@@ -846,5 +861,196 @@ fn promotion_is_checked_before_leadership_moves() {
     group.flush(&client);
 }
 
+/// Compares all copies.
+fn verify(group: &mut Group, at: usize) -> Result<Compared, String> {
+    let replica = group.replica(at);
+    group.run(async move { replica.verify(None, |_| true).await })
+}
+
+/// Writes and flushes until it is told to end.
+fn keep_writing(group: &Group, client: &Client) -> (Arc<AtomicBool>, tokio::task::JoinHandle<()>) {
+    let (client, ends) = (client.0.clone(), Arc::new(AtomicBool::new(false)));
+    let until = ends.clone();
+    let task = group.runtime.spawn(async move {
+        let mut at = 0_u64;
+        while !until.load(Ordering::SeqCst) {
+            at += 1;
+            let data = Bytes::from(at.to_le_bytes().repeat(64 + at as usize % 512));
+            client.write(at % 200 * 4096 + at % 7 * 8, data, false).await.unwrap();
+            if at % 3 == 0 {
+                client.flush().await.unwrap();
+            }
+        }
+    });
+    (ends, task)
+}
+
+#[test]
+fn copies_are_alike_while_a_client_writes() {
+    let mut group = Group::new("alike", 3);
+    let client = group.attach(0, "disk").unwrap();
+    let (ends, task) = keep_writing(&group, &client);
+    for round in 0..12 {
+        let result = verify(&mut group, round % 3).unwrap();
+        assert_eq!((result.bytes, result.copies, result.differences), (SIZE, 3, Vec::new()));
+    }
+    ends.store(true, Ordering::SeqCst);
+    group.run(async move { task.await.unwrap() });
+    assert!(group.replica(0).status().written > 0);
+    assert_eq!(group.replica(2).status().compared.unwrap().copies, 3, "every member knows the result");
+}
+
+#[test]
+fn changed_byte_of_one_copy_is_found_and_its_member_named() {
+    let mut group = Group::new("flipped", 3);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 8192);
+    group.flush(&client);
+    group.images();
+    let image = group.member_dir(1).join("device.img");
+    let image = std::fs::OpenOptions::new().write(true).open(image).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&image, &[9], 700_000).unwrap();
+    let result = verify(&mut group, 0).unwrap();
+    let expected = Difference { offset: 0, length: SIZE, members: vec![Uuid([2; 16])] };
+    assert_eq!((result.differing, result.differences.clone()), (SIZE, vec![expected]));
+    let text = group.replica(0).result_text(&result).1;
+    assert!(text.contains("n2 differs from the others"), "{text}");
+    while group.step() {}
+    assert_eq!(group.replica(1).status().compared, Some(result));
+}
+
+#[test]
+fn copy_that_does_not_answer_is_named() {
+    let mut group = Group::new("silent", 3);
+    group.stop(2);
+    let text = verify(&mut group, 0).unwrap_err();
+    assert!(text.contains("n3 did not answer"), "{text}");
+    group.wire.members.store(1, Ordering::SeqCst);
+    assert!(verify(&mut group, 0).unwrap_err().contains("nothing to compare"));
+}
+
+#[test]
+fn lost_steps_and_answers_are_repeated() {
+    let mut group = Group::new("repeat", 2);
+    group.wire.loses.store(3, Ordering::SeqCst);
+    for _ in 0..3 {
+        assert_eq!(verify(&mut group, 0).unwrap().differences, []);
+    }
+}
+
+#[test]
+fn two_comparisons_at_once_are_refused() {
+    let mut group = Group::new("twice", 2);
+    let (first, second) = (group.replica(0), group.replica(0));
+    let both = async move {
+        let mut first = Box::pin(first.verify(None, |_| true));
+        tokio::select! {
+            biased;
+            _ = &mut first => panic!("the log has not moved"),
+            refused = second.verify(None, |_| true) => assert!(refused.unwrap_err().contains("one comparison at a time")),
+        }
+        first.await
+    };
+    assert!(group.run(both).is_ok());
+}
+
+#[test]
+fn snapshot_is_the_state_at_its_position() {
+    let mut group = Group::new("image", 2);
+    let client = group.attach(0, "disk").unwrap();
+    // Of the log alone: the state after each entry.
+    let mut states = vec![vec![0; SIZE as usize]];
+    let (ends, task) = keep_writing(&group, &client);
+    let mut images = Vec::new();
+    for round in 0..6 {
+        let (replica, to) = (group.replica(round % 2), group.dir.join(format!("image{round}")));
+        let snapshot = move || replica.snapshot(&to, |_| true).unwrap();
+        let done = group.run(async move { tokio::task::spawn_blocking(snapshot).await.unwrap() });
+        images.push((done.position.seqno, std::fs::read(done.path).unwrap()));
+    }
+    ends.store(true, Ordering::SeqCst);
+    group.run(async move { task.await.unwrap() });
+    for (origin, payload) in group.wire.committed.lock().unwrap().iter() {
+        let mut state = states.last().unwrap().clone();
+        if let Entry::Writes { runs, .. } = Entry::decode(payload).unwrap() {
+            assert_eq!(origin.0[0], 1);
+            for run in runs {
+                let Content::Data(bytes) = run.content else { panic!("only data") };
+                state[run.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+        states.push(state);
+        if states.len() > 3000 {
+            break;
+        }
+    }
+    for (seqno, image) in images {
+        if let Some(state) = states.get(seqno as usize + 1) {
+            assert!(*state == image, "the image of {seqno}");
+        }
+    }
+}
+
+#[test]
+fn one_of_two_members_takes_over_when_the_owner_is_gone() {
+    let mut group = Group::new("takeover", 3);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 512);
+    group.flush(&client);
+    drop(client);
+    group.kill(0);
+    group.wire.connected.lock().unwrap().extend([Uuid([2; 16]), Uuid([3; 16])]);
+    let after = Duration::from_millis(300);
+    let (first, second) = (group.replica(1), group.replica(2));
+    let watch = move |replica: Replica<MemoryLog>| async move {
+        tokio::time::timeout(Duration::from_secs(2), replica.promote_when_owner_is_gone(after)).await
+    };
+    let both = async move { tokio::join!(watch(first), watch(second)) };
+    let (first, second) = group.run(both);
+    let outcomes = [first, second];
+    assert_eq!(outcomes.iter().filter(|epoch| **epoch == Ok(Some(2))).count(), 1, "{outcomes:?}");
+    assert!(outcomes.iter().any(Result::is_err), "{outcomes:?}");
+    assert_eq!(group.replica(1).status().attachments.epoch(), 2);
+}
+
+#[test]
+fn nobody_takes_over_without_a_majority_or_leadership() {
+    let mut group = Group::new("no-takeover", 2);
+    let client = group.attach(0, "disk").unwrap();
+    drop(client);
+    group.kill(0);
+    let after = Duration::from_millis(100);
+    group.wire.cut.store(true, Ordering::SeqCst);
+    let watch = |group: &mut Group| {
+        let replica = group.replica(1);
+        group.run(async move {
+            tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
+        })
+    };
+    assert!(watch(&mut group).is_err(), "no majority");
+    group.wire.cut.store(false, Ordering::SeqCst);
+    group.wire.moved.store(true, Ordering::SeqCst);
+    assert!(watch(&mut group).is_err(), "only the leader writes");
+    group.wire.moved.store(false, Ordering::SeqCst);
+    assert_eq!(watch(&mut group), Ok(Some(2)));
+}
+
+#[test]
+fn restarted_owner_takes_over_from_itself() {
+    let mut group = Group::new("itself", 2);
+    let client = group.attach(0, "disk").unwrap();
+    let replica = group.replica(0);
+    let after = Duration::from_millis(100);
+    let watch = move |replica: Replica<MemoryLog>| async move {
+        tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
+    };
+    assert!(group.run(watch(replica)).is_err(), "it knows the attachment");
+    drop(client);
+    group.kill(0);
+    group.start(0);
+    while group.step() {}
+    let replica = group.replica(0);
+    assert_eq!(group.run(watch(replica)), Ok(Some(2)));
+}
 #[path = "resync_tests.rs"]
 mod resync;

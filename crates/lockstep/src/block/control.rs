@@ -3,8 +3,9 @@
 
 use super::node_log::NodeLog;
 use super::options::{self, Protocol};
-use super::report::{self, BlockStatus};
+use super::report::{self, BlockStatus, ComparedStatus};
 use lockstep_block::device::Replica;
+use lockstep_block::device::snapshot::{SnapshotDone, SnapshotProgress};
 use lockstep_block::nbd::Connections;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -52,6 +53,29 @@ pub(super) enum Request {
         /// The new one.
         protocol: Protocol,
     },
+    /// Compares all copies. The answers before the last one tell the progress.
+    Verify {
+        /// The most bytes in a second.
+        #[serde(default)]
+        rate: Option<u64>,
+    },
+    /// Makes an image of the device. The answers before the last one tell the progress.
+    Snapshot {
+        /// The file: an absolute path.
+        to: PathBuf,
+    },
+}
+
+/// How far a long command has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Progress {
+    /// Bytes that are done.
+    pub(super) done: u64,
+    /// All bytes.
+    pub(super) total: u64,
+    /// Of a comparison: bytes of blocks that differ.
+    #[serde(default)]
+    pub(super) differing: u64,
 }
 
 /// The answer.
@@ -67,6 +91,28 @@ pub(super) struct Answer {
     /// Of [`Request::Status`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<BlockStatus>,
+    /// The command goes on: this is not its last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) progress: Option<Progress>,
+    /// Of [`Request::Verify`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) compared: Option<ComparedStatus>,
+    /// Of [`Request::Snapshot`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) snapshot: Option<Image>,
+}
+
+/// A complete snapshot.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Image {
+    /// The file.
+    pub(super) file: PathBuf,
+    /// Its size.
+    pub(super) bytes: u64,
+    /// The position in the log (GTID) of which it is.
+    pub(super) position: String,
+    /// Whether it shares space with the device file.
+    pub(super) cloned: bool,
 }
 
 impl Answer {
@@ -128,32 +174,79 @@ impl ControlSocket {
 
 fn serve(stream: UnixStream, replica: &Replica<NodeLog>, connections: &Connections, runtime: &Handle) {
     let _ = stream.set_read_timeout(Some(REQUEST_TIMEOUT));
+    // A client that takes no answers ends its command.
+    let _ = stream.set_write_timeout(Some(REQUEST_TIMEOUT));
     let mut line = String::new();
     let read = BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line);
     let answer = match read.map_err(|e| e.to_string()).and_then(|_| {
         serde_json::from_str::<Request>(&line)
             .map_err(|e| format!("this is no command that this version knows ({e})"))
     }) {
-        Ok(request) => runtime.block_on(execute(request, replica, connections)),
+        Ok(request) => {
+            let mut tell =
+                |progress| send(&stream, &Answer { progress: Some(progress), ..Answer::done(String::new()) });
+            runtime.block_on(execute(request, replica, connections, &mut tell))
+        }
         Err(text) => Answer::failed(text),
     };
-    if let Ok(mut text) = serde_json::to_string(&answer) {
-        text.push('\n');
-        // The client may be gone.
-        let _ = (&stream).write_all(text.as_bytes());
-    }
+    // The client may be gone.
+    let _ = send(&stream, &answer);
 }
 
-async fn execute(request: Request, replica: &Replica<NodeLog>, connections: &Connections) -> Answer {
+/// Sends an answer. Returns whether the client could take it.
+fn send(mut stream: &UnixStream, answer: &Answer) -> bool {
+    let Ok(mut text) = serde_json::to_string(answer) else { return false };
+    text.push('\n');
+    stream.write_all(text.as_bytes()).is_ok()
+}
+
+/// `tell` sends the progress. It returns `false` if the client is gone.
+async fn execute(
+    request: Request,
+    replica: &Replica<NodeLog>,
+    connections: &Connections,
+    tell: &mut (dyn FnMut(Progress) -> bool + Send),
+) -> Answer {
     match request {
+        Request::Verify { rate } => {
+            let compared = replica
+                .verify(rate, |now| {
+                    tell(Progress { done: now.done, total: now.total, differing: now.differing })
+                })
+                .await;
+            match compared {
+                Ok(compared) => {
+                    let (_, text) = replica.result_text(&compared);
+                    let compared = ComparedStatus::of(replica, &compared);
+                    Answer { compared: Some(compared), ..Answer::done(text) }
+                }
+                Err(text) => Answer::failed(text),
+            }
+        }
+        Request::Snapshot { to } => {
+            if let Err(text) = replica.until_caught_up().await {
+                return Answer::failed(text);
+            }
+            // It blocks, as this thread may.
+            let tell =
+                |now: SnapshotProgress| tell(Progress { done: now.done, total: now.total, differing: 0 });
+            match replica.snapshot(&to, tell) {
+                Ok(SnapshotDone { path, bytes, position, cloned }) => {
+                    let text = format!("{bytes} bytes at position {position} in {}", path.display());
+                    let image = Image { file: path, bytes, position: position.to_string(), cloned };
+                    Answer { snapshot: Some(image), ..Answer::done(text) }
+                }
+                Err(text) => Answer::failed(text),
+            }
+        }
         Request::Status => {
             let status = report::status(replica, Some(connections));
-            Answer { ok: true, text: status.text(), export: None, status: Some(status) }
+            Answer { status: Some(status.clone()), ..Answer::done(status.text()) }
         }
         Request::Promote { force } => match replica.promote(force).await {
             Ok(epoch) => {
                 let export = format!("{}@{epoch}", replica.config().name);
-                Answer { ok: true, text: export.clone(), export: Some(export), status: None }
+                Answer { export: Some(export.clone()), ..Answer::done(export) }
             }
             Err(text) => Answer::failed(text),
         },
@@ -191,6 +284,18 @@ async fn execute(request: Request, replica: &Replica<NodeLog>, connections: &Con
 /// # Errors
 /// A text for people.
 pub(super) fn ask(dir: &Path, request: &Request) -> Result<Answer, String> {
+    ask_long(dir, request, |_| {})
+}
+
+/// As [`ask`], of a long command. `progress` is told how far it has come. The command ends with this process.
+///
+/// # Errors
+/// A text for people.
+pub(super) fn ask_long(
+    dir: &Path,
+    request: &Request,
+    mut progress: impl FnMut(Progress),
+) -> Result<Answer, String> {
     let path = dir.join(SOCKET);
     let fails = |error: std::io::Error| {
         let why = match error.kind() {
@@ -207,12 +312,21 @@ pub(super) fn ask(dir: &Path, request: &Request) -> Result<Answer, String> {
     let mut line = serde_json::to_string(request).map_err(|e| format!("cannot write JSON: {e}"))?;
     line.push('\n');
     stream.write_all(line.as_bytes()).map_err(fails)?;
-    let mut text = String::new();
-    BufReader::new(stream.take(LINE_MAX)).read_line(&mut text).map_err(fails)?;
-    let answer: Answer = serde_json::from_str(&text).map_err(|_| {
-        format!("{}: the answer cannot be read: does it run another version?", path.display())
-    })?;
-    if answer.ok { Ok(answer) } else { Err(answer.text) }
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut text = String::new();
+        if (&mut reader).take(LINE_MAX).read_line(&mut text).map_err(fails)? == 0 {
+            return Err(format!("{}: the member has ended: see its log", path.display()));
+        }
+        let answer: Answer = serde_json::from_str(&text).map_err(|_| {
+            format!("{}: the answer cannot be read: does it run another version?", path.display())
+        })?;
+        match answer.progress {
+            Some(now) => progress(now),
+            None if answer.ok => return Ok(answer),
+            None => return Err(answer.text),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -226,6 +340,9 @@ mod tests {
         assert_eq!(read(r#"{"command":"resize","size":4096}"#).unwrap(), Request::Resize { size: 4096 });
         let dry = read(r#"{"command":"may_promote","force":true}"#).unwrap();
         assert_eq!(dry, Request::MayPromote { force: true });
+        assert_eq!(read(r#"{"command":"verify"}"#).unwrap(), Request::Verify { rate: None });
+        let snapshot = read(r#"{"command":"snapshot","to":"/x"}"#).unwrap();
+        assert_eq!(snapshot, Request::Snapshot { to: "/x".into() });
         let protocol = read(r#"{"command":"protocol","protocol":"b"}"#).unwrap();
         assert_eq!(protocol, Request::Protocol { protocol: Protocol::B });
         for bad in ["", "{}", r#"{"command":"format"}"#, r#"{"command":"promote","now":true}"#] {

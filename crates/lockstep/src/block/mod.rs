@@ -6,6 +6,7 @@ mod options;
 mod report;
 mod resync;
 mod serve;
+mod takeover;
 
 pub(crate) use report::BlockStatus;
 
@@ -14,10 +15,11 @@ use lockstep_local::say;
 use lockstep_node::Command;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use crate::cfg::Size;
 use crate::fetch::{self, Target};
-use control::Request;
+use control::{Progress, Request};
 use options::{Protocol, ServeArgs};
 
 #[derive(Args, Debug)]
@@ -38,6 +40,10 @@ enum BlockCommand {
     Resize(ResizeArgs),
     /// Change the replication protocol of the running group.
     Protocol(ProtocolArgs),
+    /// Compare all copies while clients write. Exit code 1: they differ, or could not be compared.
+    Verify(VerifyArgs),
+    /// Make an image of the device at one position, while clients write.
+    Snapshot(SnapshotArgs),
 }
 
 #[derive(Args, Debug)]
@@ -76,6 +82,24 @@ struct ProtocolArgs {
     protocol: Protocol,
 }
 
+#[derive(Args, Debug)]
+struct VerifyArgs {
+    #[command(flatten)]
+    at: AtArgs,
+    /// The most bytes of the device to compare in a second, as 50M [default: no limit].
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<Size>,
+}
+
+#[derive(Args, Debug)]
+struct SnapshotArgs {
+    #[command(flatten)]
+    at: AtArgs,
+    /// The image: a file that does not exist yet. The member writes it.
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+}
+
 impl BlockArgs {
     /// Whether to print JSON.
     pub(crate) fn wants_json(&self) -> bool {
@@ -84,6 +108,8 @@ impl BlockArgs {
             BlockCommand::Status(at) => at.json,
             BlockCommand::Promote(PromoteArgs { at, .. })
             | BlockCommand::Resize(ResizeArgs { at, .. })
+            | BlockCommand::Verify(VerifyArgs { at, .. })
+            | BlockCommand::Snapshot(SnapshotArgs { at, .. })
             | BlockCommand::Protocol(ProtocolArgs { at, .. }) => at.json,
         }
     }
@@ -125,6 +151,47 @@ pub(crate) fn run(args: BlockArgs) -> Result<ExitCode, String> {
         BlockCommand::Protocol(ProtocolArgs { at, protocol }) => {
             print(&at, &control::ask(&at.dir, &Request::Protocol { protocol })?)
         }
+        BlockCommand::Verify(VerifyArgs { at, rate }) => {
+            let request = Request::Verify { rate: rate.map(|Size(bytes)| bytes) };
+            let mut meter = Meter::new("compared");
+            let answer = control::ask_long(&at.dir, &request, |now| meter.show(now))?;
+            print(&at, &answer)?;
+            let compared =
+                answer.compared.ok_or("the member has sent no result: is it of another version?")?;
+            Ok(if compared.differing_bytes == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BlockCommand::Snapshot(SnapshotArgs { at, to }) => {
+            // The member has another working directory.
+            let to = std::path::absolute(&to).map_err(|error| format!("{}: {error}", to.display()))?;
+            let mut meter = Meter::new("copied");
+            print(&at, &control::ask_long(&at.dir, &Request::Snapshot { to }, |now| meter.show(now))?)
+        }
+    }
+}
+
+/// Shows the progress on standard error, now and then.
+struct Meter {
+    verb: &'static str,
+    shown: Instant,
+}
+
+impl Meter {
+    /// How often a line is written.
+    const PERIOD: Duration = Duration::from_secs(5);
+
+    fn new(verb: &'static str) -> Meter {
+        Meter { verb, shown: Instant::now() }
+    }
+
+    fn show(&mut self, now: Progress) {
+        if self.shown.elapsed() < Meter::PERIOD {
+            return;
+        }
+        self.shown = Instant::now();
+        let Progress { done, total, differing } = now;
+        let percent = u128::from(done) * 100 / u128::from(total.max(1));
+        let differs = if differing > 0 { ", the copies differ" } else { "" };
+        eprintln!("{} {done} of {total} bytes ({percent} %){differs}", self.verb);
     }
 }
 

@@ -2,15 +2,17 @@
 
 use crate::log_member::MessageLog;
 use bytes::Bytes;
-use lockstep_block::device::{Log, NotSent, Notice, NoticeCall};
+use lockstep_block::device::{CopyMember, Log, NotSent, Notice, NoticeCall};
 use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
-use lockstep_node::core::{EntryKind, MemberId, Seqno};
+use lockstep_node::core::{EntryKind, MemberId, Seqno, Uuid};
 use lockstep_node::{LIVE_FOR, Level, Node};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The clocks of two members may run apart by this in the time for which a confirmation counts.
 const CLOCKS_DIFFER: Duration = Duration::from_millis(100);
+/// The state of a member that has caught up.
+const SYNCED: &str = "Synced";
 
 /// See the module's documentation.
 pub(super) struct NodeLog {
@@ -92,6 +94,16 @@ impl Log for NodeLog {
     fn is_connected(&self, member: &MemberId) -> bool {
         let id = member.to_string();
         self.node.status().members.iter().any(|member| member.id == id && member.is_connected())
+    }
+
+    fn copies(&self) -> Vec<CopyMember> {
+        let status = self.node.status();
+        let copies = status.members.iter().filter(|member| !member.arbitrator);
+        let copy = |member: &lockstep_node::MemberStatus| {
+            let ready = member.is_connected() && member.state == SYNCED;
+            Some(CopyMember { member: Uuid::parse(&member.id)?, name: member.name.clone(), ready })
+        };
+        copies.filter_map(copy).collect()
     }
 
     fn note(&self, warn: bool, text: &str) {

@@ -1,5 +1,6 @@
 //! The options of `lockstep block serve`.
 
+use super::takeover::Takeover;
 use crate::cfg::{self, Size, fill};
 use crate::log_member::{MemberArgs, Plan};
 use clap::Args;
@@ -25,6 +26,8 @@ const CACHE_MIN: u64 = 8 << 20;
 const DEFAULT_RESYNC_RATE: u64 = 32 << 20;
 /// The least of them: an extent must not take longer than a joiner waits.
 const RESYNC_RATE_MIN: u64 = 1 << 20;
+/// The least time of `--auto-promote`: a connection that breaks and comes back is no failure.
+const TAKEOVER_MIN: u64 = 2;
 /// The permissions of a Unix socket: only its owner connects.
 const SOCKET_MODE: u32 = 0o600;
 
@@ -137,6 +140,14 @@ pub(crate) struct ServeArgs {
     /// How many bytes a second this member sends to one that takes the device from it; 0: any number [default: 32M].
     #[arg(long, value_name = "SIZE")]
     resync_rate: Option<Size>,
+    /// Promote this member by itself once the member with the client has been gone for so many seconds. Without this option
+    /// only `lockstep block promote` does that.
+    #[arg(long, value_name = "SECONDS")]
+    auto_promote: Option<u64>,
+    /// A command of the shell that runs after such a promotion, with the export's name in LOCKSTEP_EXPORT: it attaches a client,
+    /// mounts, and starts the service.
+    #[arg(long, value_name = "COMMAND")]
+    on_promotion: Option<String>,
     /// Certificate for clients with TLS, in PEM. SIGHUP reloads it, and key and authority.
     #[arg(long, value_name = "FILE")]
     ssl_cert: Option<PathBuf>,
@@ -173,6 +184,8 @@ pub(super) struct Settings {
     pub(super) resync_port: Option<u16>,
     /// Bytes a second that it sends; 0: any number.
     pub(super) resync_rate: u64,
+    /// Automatic promotion.
+    pub(super) takeover: Option<Takeover>,
 }
 
 impl ServeArgs {
@@ -195,6 +208,8 @@ impl ServeArgs {
                 "timeout" => fill(&mut self.timeout, &key, value),
                 "resync-port" => fill(&mut self.resync_port, &key, value),
                 "resync-rate" => fill(&mut self.resync_rate, &key, value),
+                "auto-promote" => fill(&mut self.auto_promote, &key, value),
+                "on-promotion" => fill(&mut self.on_promotion, &key, value),
                 "ssl-cert" => fill(&mut self.ssl_cert, &key, value),
                 "ssl-key" => fill(&mut self.ssl_key, &key, value),
                 "ssl-ca" => fill(&mut self.ssl_ca, &key, value),
@@ -268,6 +283,14 @@ impl ServeArgs {
         if cache < CACHE_MIN {
             return Err(format!("--cache must be at least {} MiB", CACHE_MIN >> 20));
         }
+        let takeover = match (args.auto_promote, args.on_promotion) {
+            (Some(seconds), _) if seconds < TAKEOVER_MIN => {
+                return Err(format!("--auto-promote must be at least {TAKEOVER_MIN} seconds"));
+            }
+            (Some(seconds), command) => Some(Takeover::new(Duration::from_secs(seconds), command)),
+            (None, Some(_)) => return Err("--on-promotion needs --auto-promote SECONDS".into()),
+            (None, None) => None,
+        };
         let size = args.size.map(|Size(size)| checked(size)).transpose()?;
         if args.resync && args.new_group {
             return Err(
@@ -293,6 +316,7 @@ impl ServeArgs {
             gives_up_copy: args.resync,
             resync_port: args.resync_port,
             resync_rate: rate,
+            takeover,
         })
     }
 }
@@ -380,6 +404,8 @@ mod tests {
         assert!(refused(&format!("{LEAST} --resync-rate 1000")).contains("at least 1 MiB"));
         assert!(refused(&format!("{LEAST} --resync --new")).contains("one of them"));
         assert!(refused(&format!("{LEAST} --require-secure-transport")).contains("--ssl-cert"));
+        assert!(refused(&format!("{LEAST} --auto-promote 1")).contains("at least 2"));
+        assert!(refused(&format!("{LEAST} --on-promotion true")).contains("--auto-promote"));
     }
 
     #[test]
@@ -387,12 +413,14 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockstep-block-cfg-{}", std::process::id()));
         let text = "[block]\naddress = gcomm://a,b\ngroup = disk\nname = b1\ndir = /x\nsize = 20G\nprotocol = b\n\
                     listen = tcp:127.0.0.1:10809,unix:/run/x\ncache = 64M\ntimeout = 30\nnew = yes\n\
-                    resync_port = 4000\nresync-rate = 0\n";
+                    resync_port = 4000\nresync-rate = 0\nauto_promote = 10\non_promotion = mount-it now\n";
         std::fs::write(&path, text).unwrap();
         let found = settings(&format!("--cfg {} --name b2 --cache 128M", path.display())).unwrap();
         assert_eq!((found.plan.name.as_str(), found.size, found.listen.len()), ("b2", Some(20 << 30), 2));
         assert_eq!((found.device.cache, found.device.timeout), (128 << 20, Duration::from_secs(30)));
         assert_eq!((found.resync_port, found.resync_rate), (Some(4000), 0));
+        let takeover = Takeover::new(Duration::from_secs(10), Some("mount-it now".into()));
+        assert_eq!(found.takeover, Some(takeover));
         std::fs::write(&path, "sise = 1G\n").unwrap();
         let error = settings(&format!("--cfg {}", path.display())).unwrap_err();
         assert!(error.contains("line 1: unknown option 'sise'"), "{error}");

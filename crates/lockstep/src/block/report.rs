@@ -4,8 +4,10 @@ use super::node_log::NodeLog;
 use super::options::Protocol;
 use super::resync::ResyncStatus;
 use lockstep_block::device::attachments::Holder;
+use lockstep_block::device::entry::{Compared, Difference};
 use lockstep_block::device::{Log, Replica};
 use lockstep_block::nbd::Connections;
+use lockstep_node::core::MemberId;
 use lockstep_node::{Metric, MetricKind};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -60,6 +62,58 @@ pub(crate) struct BlockStatus {
     pub(crate) trouble: Option<String>,
     /// The copy from or to another member, if there is one. Without it this member's copy is whole.
     pub(crate) resync: Option<ResyncStatus>,
+    /// The last comparison of all copies since this member's process began.
+    pub(crate) compared: Option<ComparedStatus>,
+}
+
+/// The result of a comparison of all copies.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ComparedStatus {
+    /// When it ended, in seconds since 1970.
+    pub(crate) time: f64,
+    /// The bytes of the device that were compared.
+    pub(crate) bytes: u64,
+    /// The number of the copies.
+    pub(crate) copies: u32,
+    /// The bytes of the blocks in which copies differ.
+    pub(crate) differing_bytes: u64,
+    /// The first differences.
+    pub(crate) differences: Vec<DifferenceStatus>,
+}
+
+/// A range in which copies differ.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct DifferenceStatus {
+    /// Where it begins.
+    pub(crate) offset: u64,
+    /// Its length.
+    pub(crate) length: u64,
+    /// The members that differ from a majority of the copies; empty: no majority is alike.
+    pub(crate) members: Vec<String>,
+}
+
+impl ComparedStatus {
+    pub(super) fn of(replica: &Replica<NodeLog>, found: &Compared) -> ComparedStatus {
+        let names =
+            |members: &[MemberId]| members.iter().map(|member| replica.log().name_of(member)).collect();
+        ComparedStatus {
+            time: found.clock as f64 / 1e6,
+            bytes: found.bytes,
+            copies: found.copies,
+            differing_bytes: found.differing,
+            differences: found
+                .differences
+                .iter()
+                .map(|Difference { offset, length, members }| DifferenceStatus {
+                    offset: *offset,
+                    length: *length,
+                    members: names(members),
+                })
+                .collect(),
+        }
+    }
 }
 
 /// The status now.
@@ -95,6 +149,7 @@ pub(super) fn status(replica: &Replica<NodeLog>, connections: Option<&Connection
         uncommitted: session.map_or(0, |session| session.uncommitted),
         resync: ResyncStatus::of(&found),
         trouble: found.trouble,
+        compared: found.compared.as_ref().map(|compared| ComparedStatus::of(replica, compared)),
     }
 }
 
@@ -153,6 +208,13 @@ impl BlockStatus {
         if let Some(resync) = &self.resync {
             let _ = write!(out, "\n{}", resync.text());
         }
+        if let Some(compared) = self.compared.as_ref().filter(|compared| compared.differing_bytes > 0) {
+            let _ = write!(
+                out,
+                "\nthe copies differ in blocks of {} bytes: `lockstep block verify` shows them",
+                compared.differing_bytes
+            );
+        }
         out
     }
 
@@ -165,6 +227,11 @@ impl BlockStatus {
             one("block_connections", "Connections of clients.", self.connections as f64),
             one("block_dirty_bytes", "Bytes that no log entry has.", self.dirty_bytes as f64),
             one("block_cached_bytes", "Bytes that are not on the device file.", self.cached_bytes as f64),
+            one(
+                "block_differing_bytes",
+                "Bytes of blocks in which copies differed at the last comparison.",
+                self.compared.as_ref().map_or(0.0, |compared| compared.differing_bytes as f64),
+            ),
             one("block_written_seqno", "The last seqno that the device file has.", self.written_seqno as f64),
         ]
     }

@@ -5,6 +5,7 @@ use super::node_log::NodeLog;
 use super::options::{ServeArgs, Settings};
 use super::report;
 use super::resync::{Resync, ResyncSettings};
+use super::takeover::Takeover;
 use crate::log_member::{self, End, Hooks, MessageLog, Role, end_by};
 use crate::signals::Signals;
 use lockstep_block::device::file::{DeviceFile, Position};
@@ -61,7 +62,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let position = if needs_state { Position::given_up() } else { position };
     let running: Arc<OnceLock<Running>> = Arc::default();
     let resync = ResyncSettings::new(&settings.plan, settings.resync_port, settings.resync_rate)?;
-    let Settings { plan, device, size, listen, require_tls, .. } = settings;
+    let Settings { plan, device, size, listen, require_tls, takeover, .. } = settings;
     let mut server = ServerConfig::new(listen);
     server.tls.clone_from(&tls);
     server.require_tls = require_tls;
@@ -75,6 +76,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         server,
         dir,
         resync,
+        takeover,
         running: running.clone(),
     };
     let lines = log.clone();
@@ -124,13 +126,14 @@ struct Member {
     server: ServerConfig,
     dir: std::path::PathBuf,
     resync: ResyncSettings,
+    takeover: Option<Takeover>,
     running: Arc<OnceLock<Running>>,
 }
 
 impl Member {
     /// Takes the deliveries until they end.
     fn take(self, node: &Node, lines: &Arc<MessageLog>) -> Result<End, String> {
-        let Member { file, position, device, size, server, dir, resync, running } = self;
+        let Member { file, position, device, size, server, dir, resync, takeover, running } = self;
         let log = NodeLog::new(node.clone(), lines.clone());
         let seed = u64::from_le_bytes(random()?);
         let replica = Replica::new(log, file, position, device, seed);
@@ -153,6 +156,10 @@ impl Member {
         if let Some(size) = size {
             let (replica, lines) = (replica.clone(), lines.clone());
             runtime.spawn(async move { found(&replica, size, &lines).await });
+        }
+        if let Some(takeover) = takeover {
+            let (replica, lines) = (replica.clone(), lines.clone());
+            runtime.spawn(async move { takeover.run(&replica, &lines).await });
         }
         let running = running.get_or_init(|| Running {
             replica: replica.clone(),
@@ -251,6 +258,7 @@ fn deliver_all(
                 let (seqno, origin) = (ordered.seqno, ordered.origin);
                 let taken = match ordered.pass {
                     true => replica.deliver(seqno, &origin, &ordered.writeset.data),
+                    false if replica.deliver_refused(seqno, &origin, &ordered.writeset.data) => Ok(()),
                     false => {
                         if origin == node.identity().member {
                             replica.refused(seqno);
@@ -303,6 +311,7 @@ fn view(node: &Node, replica: &Replica<NodeLog>, info: &ViewInfo, in_log: bool) 
         return Ok(());
     }
     connected(node, replica, info)?;
+    replica.viewed(info.members.iter().map(|member| member.id).collect());
     if in_log {
         replica.pass(info.gtid.seqno);
     }

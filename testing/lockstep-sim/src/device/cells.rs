@@ -34,5 +34,9 @@ pub(super) fn value_of(bytes: &[u8], cell: usize) -> Result<Value, String> {
         0 => bytes.iter().all(|byte| *byte == 0),
         _ => bytes == content(value, cell, 1),
     };
-    if is_whole { Ok(value) } else { Err(format!("cell {cell} holds a mixture: {:?}", &bytes[..24.min(bytes.len())])) }
+    if is_whole {
+        Ok(value)
+    } else {
+        Err(format!("cell {cell} holds a mixture: {:?}", &bytes[..24.min(bytes.len())]))
+    }
 }

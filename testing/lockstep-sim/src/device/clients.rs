@@ -51,12 +51,23 @@ enum Done {
 /// The purpose of a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Purpose {
-    Attach { name: String, peer: Peer },
+    Attach {
+        name: String,
+        peer: Peer,
+    },
     Promote,
     Resize,
     /// A request of the model.
-    Request { client: u64, connection: u64, op: u64, first: usize, count: usize },
-    Detach { epoch: u64 },
+    Request {
+        client: u64,
+        connection: u64,
+        op: u64,
+        first: usize,
+        count: usize,
+    },
+    Detach {
+        epoch: u64,
+    },
 }
 
 /// A task of a server.
@@ -166,7 +177,10 @@ impl DeviceWorld {
     ) -> Check {
         let session = device.replica.status().session;
         let Some(epoch) = session.map(|session| session.epoch) else {
-            return Err(Violation { rule: "a client attaches to a session", what: format!("n{}: {name}", at + 1) });
+            return Err(Violation {
+                rule: "a client attaches to a session",
+                what: format!("n{}: {name}", at + 1),
+            });
         };
         self.attached += 1;
         self.say(at, format_args!("{peer} attaches to {name} in epoch {epoch}"));
@@ -174,12 +188,27 @@ impl DeviceWorld {
         let connection = Connection { number, attachment: Arc::new(attachment) };
         let same = |one: &&mut Client| (one.at, one.life, one.epoch) == (at, life, epoch);
         if let Some(client) = self.clients.iter_mut().find(same) {
-            hold!(client.peer == peer, "one attachment is one peer", "n{}: {peer} and {}", at + 1, client.peer);
+            hold!(
+                client.peer == peer,
+                "one attachment is one peer",
+                "n{}: {peer} and {}",
+                at + 1,
+                client.peer
+            );
             client.connections.push(connection);
             return Ok(());
         }
         let number = self.number();
-        self.clients.push(Client { number, at, life, epoch, name, peer, connections: vec![connection], failed: false });
+        self.clients.push(Client {
+            number,
+            at,
+            life,
+            epoch,
+            name,
+            peer,
+            connections: vec![connection],
+            failed: false,
+        });
         Ok(())
     }
 
@@ -219,7 +248,8 @@ impl DeviceWorld {
 
     /// Clients of this process lose their connections.
     pub(super) fn lose_clients(&mut self, at: usize, life: u64) {
-        let (mine, others) = std::mem::take(&mut self.tasks).into_iter().partition(|task| (task.at, task.life) == (at, life));
+        let (mine, others) =
+            std::mem::take(&mut self.tasks).into_iter().partition(|task| (task.at, task.life) == (at, life));
         self.tasks = others;
         self.give_up(mine);
         self.clients.retain(|client| (client.at, client.life) != (at, life));
@@ -293,7 +323,8 @@ impl DeviceWorld {
             14..=15 => self.abandon(place),
             16..=18 => self.detach(place),
             19 => {
-                let size = self.profile.size.max((self.rng.between(1, CELLS_MAX as u64) as usize * CELL) as u64);
+                let size =
+                    self.profile.size.max((self.rng.between(1, CELLS_MAX as u64) as usize * CELL) as u64);
                 if self.controls() < CONTROLS_MAX {
                     let at = self.clients[place].at;
                     self.resize(at, size);
@@ -354,7 +385,8 @@ impl DeviceWorld {
     /// A client sends a request.
     fn request(&mut self, place: usize) {
         let client = self.clients[place].number;
-        let is_mine = |task: &&Task| matches!(task.purpose, Purpose::Request { client: c, .. } if c == client);
+        let is_mine =
+            |task: &&Task| matches!(task.purpose, Purpose::Request { client: c, .. } if c == client);
         if self.tasks.iter().filter(is_mine).count() >= REQUESTS_MAX {
             return;
         }

@@ -199,7 +199,8 @@ impl DeviceWorld {
                 self.request_policy(at, policy);
             }
             Kind::Transfer => {
-                let to = self.machines[self.rng.below(self.machines.len() as u64) as usize].hello.name.clone();
+                let to =
+                    self.machines[self.rng.below(self.machines.len() as u64) as usize].hello.name.clone();
                 self.move_leadership(at, to);
             }
             Kind::Leave => {
@@ -243,9 +244,7 @@ impl DeviceWorld {
         }
         self.machines.iter().all(|machine| {
             let state = machine.process.as_ref().map(|process| process.node.raft());
-            state.is_some_and(|raft| {
-                !raft.committed_state().policy.is_weak() && !raft.policy().is_weak()
-            })
+            state.is_some_and(|raft| !raft.committed_state().policy.is_weak() && !raft.policy().is_weak())
         })
     }
 

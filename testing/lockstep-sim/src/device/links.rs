@@ -82,7 +82,8 @@ impl DeviceWorld {
         let (Some(ha), Some(hb)) = (hello(self, a), hello(self, b)) else { return };
         for (at, other) in [(a, &hb), (b, &ha)] {
             self.begin_round(at);
-            let admitted = self.machines[at].process.as_mut().is_some_and(|process| process.node.admits(other));
+            let admitted =
+                self.machines[at].process.as_mut().is_some_and(|process| process.node.admits(other));
             self.wake(at, 0);
             if !admitted {
                 return;
@@ -140,7 +141,9 @@ impl DeviceWorld {
     pub(super) fn mend_links(&mut self) {
         for b in 0..self.machines.len() {
             for a in 0..b {
-                if self.net.is_busy_after(a, b, self.now + SECOND) || self.net.is_busy_after(b, a, self.now + SECOND) {
+                if self.net.is_busy_after(a, b, self.now + SECOND)
+                    || self.net.is_busy_after(b, a, self.now + SECOND)
+                {
                     self.hang_up(a, b, MS);
                 }
             }

@@ -20,8 +20,16 @@ type Tick = u64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Request {
     /// Also of zeroes: the value 0.
-    Write { first: usize, count: usize, value: Value, fua: bool },
-    Read { first: usize, count: usize },
+    Write {
+        first: usize,
+        count: usize,
+        value: Value,
+        fua: bool,
+    },
+    Read {
+        first: usize,
+        count: usize,
+    },
     Flush,
 }
 
@@ -123,7 +131,9 @@ impl Model {
 
     /// An epoch ends with this image.
     pub(super) fn ends(&mut self, epoch: u64, image: &[u8], in_order: bool) -> Check {
-        let Some(state) = self.epochs.get_mut(&epoch).filter(|state| state.end.is_none()) else { return Ok(()) };
+        let Some(state) = self.epochs.get_mut(&epoch).filter(|state| state.end.is_none()) else {
+            return Ok(());
+        };
         state.end = Some(values_of(image)?);
         if let (true, Some(leaves)) = (in_order, state.leaves) {
             state.flushes.push(Flush { invoked: leaves, answered: leaves, strong: true });
@@ -148,7 +158,9 @@ impl Model {
         self.ops += 1;
         let op = self.ops;
         self.open.insert(op, Open { epoch, request, invoked, strong });
-        if let (Request::Write { first, count, value, .. }, Some(state)) = (request, self.epochs.get_mut(&epoch)) {
+        if let (Request::Write { first, count, value, .. }, Some(state)) =
+            (request, self.epochs.get_mut(&epoch))
+        {
             let written = Written { value, op, invoked, answered: None, over: None, durable: false };
             state.cells[first..first + count].iter_mut().for_each(|cell| cell.push(written));
         }
@@ -181,7 +193,9 @@ impl Model {
     /// A request was answered well. `data`: of a read. `strong`: the policy promises all that it answers.
     pub(super) fn answers(&mut self, op: u64, data: &[u8], strong: bool) -> Check {
         let at = self.tick();
-        let Some(Open { epoch, request, invoked, strong: before }) = self.open.remove(&op) else { return Ok(()) };
+        let Some(Open { epoch, request, invoked, strong: before }) = self.open.remove(&op) else {
+            return Ok(());
+        };
         let strong = strong && before;
         hold!(
             epoch >= self.answered,
@@ -211,7 +225,8 @@ impl Model {
                 hold!(data.len() == count * CELL, "a read returns its length", "{} bytes", data.len());
                 for (cell, bytes) in data.chunks(CELL).enumerate() {
                     let found = value_of(bytes, first + cell);
-                    let value = found.map_err(|what| Violation { rule: "a cell holds a write of its own", what })?;
+                    let value =
+                        found.map_err(|what| Violation { rule: "a cell holds a write of its own", what })?;
                     state.check_read(epoch, first + cell, value, invoked)?;
                 }
                 return Ok(());
@@ -260,7 +275,8 @@ impl Epoch {
     fn check_end(&self, epoch: u64) -> Result<u64, Violation> {
         let Some(end) = &self.end else { return Ok(0) };
         // The last strong flush covers what those before cover.
-        let covered = self.flushes.iter().filter(|flush| flush.strong).map(|flush| flush.invoked).max().unwrap_or(0);
+        let covered =
+            self.flushes.iter().filter(|flush| flush.strong).map(|flush| flush.invoked).max().unwrap_or(0);
         // When the oldest write that a cell may hold was over at last, and the earliest that it may have been sent.
         let mut held = Vec::with_capacity(end.len());
         for (cell, (written, value)) in self.cells.iter().zip(end).enumerate() {

@@ -113,7 +113,12 @@ impl Profile {
             ]),
             drift: *rng.pick(&[0, 100, 20_000]),
             cache: *rng.pick(&[4 << 10, 16 << 10, 64 << 10, 1 << 20]),
-            timeout: *rng.pick(&[Duration::ZERO, Duration::ZERO, Duration::from_secs(2), Duration::from_secs(8)]),
+            timeout: *rng.pick(&[
+                Duration::ZERO,
+                Duration::ZERO,
+                Duration::from_secs(2),
+                Duration::from_secs(8),
+            ]),
             size: (*rng.pick(&[8, 32, 64, CELLS_MAX]) * CELL) as u64,
             device_step: *rng.pick(&[1, 5, 10]) * MS,
             write_back_steps: *rng.pick(&[1, 3, 30]),

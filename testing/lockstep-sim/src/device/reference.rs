@@ -107,7 +107,12 @@ impl Reference {
 
     /// A member takes an entry: the first one to do so says what it is, and all others must take the same. Returns what it
     /// changes if it is new.
-    pub(super) fn take(&mut self, name: &str, seqno: Seqno, item: Item) -> Result<Change, crate::history::Violation> {
+    pub(super) fn take(
+        &mut self,
+        name: &str,
+        seqno: Seqno,
+        item: Item,
+    ) -> Result<Change, crate::history::Violation> {
         if seqno <= self.last {
             let same = self.items.get(&seqno).is_none_or(|known| *known == item);
             hold!(same, "all copies take the same entries", "{name} takes another entry at {seqno}");
@@ -176,7 +181,12 @@ impl Reference {
     pub(super) fn check_copy(&self, name: &str, seqno: Seqno, found: &[u8]) -> Check {
         let Some((size, image)) = self.at(seqno) else { return Ok(()) };
         let image = &image[..*size as usize];
-        hold!(found.len() == image.len(), "a copy is a prefix of the log", "{name} at {seqno}: {} bytes", found.len());
+        hold!(
+            found.len() == image.len(),
+            "a copy is a prefix of the log",
+            "{name} at {seqno}: {} bytes",
+            found.len()
+        );
         let differs = found.iter().zip(image).position(|(found, expected)| found != expected);
         hold!(
             differs.is_none(),

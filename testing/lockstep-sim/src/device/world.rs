@@ -105,7 +105,8 @@ impl DeviceWorld {
     pub(super) fn new(settings: DeviceSettings) -> DeviceWorld {
         let mut rng = Rng::new(settings.seed ^ 0x6465_7669_6365);
         let profile = Profile::draw(&mut rng);
-        let machines = (0..3).map(|at| machine(at, at == 2 && profile.arbitrates, &profile, &mut rng)).collect();
+        let machines =
+            (0..3).map(|at| machine(at, at == 2 && profile.arbitrates, &profile, &mut rng)).collect();
         DeviceWorld {
             now: 0,
             trace: Trace::new(settings.trace, settings.trace_from),
@@ -236,7 +237,9 @@ impl DeviceWorld {
                     self.start_later(at, 100 * MS, SECOND);
                     return Ok(());
                 }
-                Err(what) => return Err(Violation { rule: "a device file can be opened after a crash", what }),
+                Err(what) => {
+                    return Err(Violation { rule: "a device file can be opened after a crash", what });
+                }
             };
             position = (found.gtid, found.log);
             machine.saved = found.gtid.seqno;
@@ -302,8 +305,7 @@ impl DeviceWorld {
             let port = super::port::Port::new(machine.id, node.view_uuid());
             let environment = std::sync::Arc::new(super::environment::SimEnvironment::default());
             environment.set(local, wall);
-            let config =
-                Config { name: "disk".into(), cache: profile.cache, timeout: profile.timeout };
+            let config = Config { name: "disk".into(), cache: profile.cache, timeout: profile.timeout };
             let seed = self.settings.seed << 32 | life << 16 | (at as u64) << 8;
             let failpoints = self.settings.planted.into();
             let (log, there) = (port.clone(), environment.clone());
@@ -412,7 +414,8 @@ impl DeviceWorld {
             return Ok(());
         }
         self.begin_round(at);
-        let connected = (0..self.machines.len()).filter(|peer| *peer != at && self.links.is_up(at, *peer, None));
+        let connected =
+            (0..self.machines.len()).filter(|peer| *peer != at && self.links.is_up(at, *peer, None));
         let connected = connected.map(|peer| self.machines[peer].id).collect();
         let Some(process) = &mut self.machines[at].process else { return Ok(()) };
         process.woken = false;
@@ -471,7 +474,10 @@ impl DeviceWorld {
         let local = clock.local(now);
         let Some(process) = &mut self.machines[at].process else { return Ok(()) };
         if let Some((why, text)) = process.node.server_must_end() {
-            return Err(Violation { rule: "no member ends itself", what: format!("n{}: {why:?}: {text}", at + 1) });
+            return Err(Violation {
+                rule: "no member ends itself",
+                what: format!("n{}: {why:?}: {text}", at + 1),
+            });
         }
         let life = process.life;
         let due = clock.global(process.node.deadline().min(local + NAP)).max(now + 50);
@@ -509,7 +515,8 @@ impl DeviceWorld {
         }
         process.busy = false;
         let answers = process.node.end_batch(false);
-        let answers = answers.map_err(|what| Violation { rule: "the log takes what the core gives", what })?;
+        let answers =
+            answers.map_err(|what| Violation { rule: "the log takes what the core gives", what })?;
         process.inbox.extend(answers.into_iter().map(Input::Log));
         self.wake(at, 0);
         self.start_io(at)
@@ -560,7 +567,8 @@ impl DeviceWorld {
     }
 
     fn take_deliveries(&mut self, at: usize, device: &mut Device) -> Result<Result<(), String>, Violation> {
-        let fails = |rule: &'static str, what: String| Err(Violation { rule, what: format!("n{}: {what}", at + 1) });
+        let fails =
+            |rule: &'static str, what: String| Err(Violation { rule, what: format!("n{}: {what}", at + 1) });
         let name = self.machines[at].hello.name.clone();
         let replica = &device.replica;
         for _ in 0..self.rng.below(self.profile.deliveries) {
@@ -658,7 +666,8 @@ impl DeviceWorld {
         let machine = &mut self.machines[at];
         machine.saved = seqno;
         self.reference.check_copy(&machine.hello.name, seqno, &machine.disk.image())?;
-        let oldest = self.machines.iter().filter(|machine| machine.keeps_data()).map(|machine| machine.saved).min();
+        let oldest =
+            self.machines.iter().filter(|machine| machine.keeps_data()).map(|machine| machine.saved).min();
         self.reference.forget(oldest.unwrap_or(-1));
         self.wake(at, 0);
         Ok(Ok(()))
