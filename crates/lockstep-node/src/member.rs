@@ -73,6 +73,11 @@ const STALL: Micros = 1_000_000;
 const DIVERGED: &str = "another member has taken over and does not have all that this one had committed ahead of it \
                         (commit.policy was weak): what the cluster does not have is kept in lockstep.rescue.*.log";
 
+/// The same of a member that takes committed entries only: its data lack nothing and have nothing that the log lacks.
+const CUT: &str = "another member has taken over and does not have all that this one had acknowledged ahead of a majority \
+                   (commit.policy was weak; protocol A or B): what the log does not have is kept in lockstep.rescue.*.log. The \
+                   copy here has none of it. This process ends, and the next one goes on by the log";
+
 /// The node without its threads.
 pub(crate) struct Member {
     pub(crate) ctx: Context,
@@ -408,8 +413,13 @@ impl Member {
         }
         if let Some(kept) = diverged {
             self.lost_after = self.lost_after.min(kept);
-            self.needs_state(DIVERGED);
-            self.recovery.ending.diverged(self.ctx.now, last_write, DIVERGED);
+            if self.ctx.front_end.is_database() {
+                self.needs_state(DIVERGED);
+                self.recovery.ending.diverged(self.ctx.now, last_write, DIVERGED);
+            } else {
+                self.fail(CUT);
+                self.recovery.ending.diverged(self.ctx.now, last_write, CUT);
+            }
         }
         some
     }

@@ -80,6 +80,23 @@ fn weak_policy_acknowledges_before_commit_and_delivers_after() {
 }
 
 #[test]
+fn copy_whose_tail_is_cut_ends_and_needs_no_state() {
+    let mut lab = lab(3);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
+    lab.run(500_000);
+    let leader = lab.leader(0).unwrap();
+    lab.cut(leader, true);
+    let notices = submit(&mut lab, leader);
+    lab.run(100_000);
+    assert_eq!(notices.try_iter().count(), 1, "it is acknowledged");
+    lab.run(10_000_000);
+    lab.cut(leader, false);
+    lab.until("its tail is cut", 20_000_000, |lab| lab.logged("is kept in lockstep.rescue"));
+    assert!(lab.logged("the next one goes on by the log"));
+    assert!(!lab.logged("state transfer"), "the copy took committed entries only");
+}
+
+#[test]
 fn copy_without_position_begins_with_the_first_entry() {
     let mut lab = lab(2);
     let _notices = submit(&mut lab, 0);

@@ -105,6 +105,8 @@ pub(super) struct Machine {
     pub(super) paused_until: Micros,
     /// A position that the device file has at least.
     pub(super) saved: Seqno,
+    /// The last position whose entries may be in the device file, in part.
+    pub(super) attempted: Seqno,
     pub(super) process: Option<Process>,
 }
 

@@ -155,7 +155,7 @@ pub fn simulate_device(settings: DeviceSettings) -> DeviceReport {
         world.tell(format_args!("VIOLATION {text}"));
     }
     let counters = DeviceCounters {
-        entries: (world.reference.last() + 1).max(0) as u64,
+        entries: world.reference.entries,
         writes_taken: world.reference.writes,
         reads: world.model.reads,
         writes: world.model.writes,

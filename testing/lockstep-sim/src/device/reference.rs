@@ -49,7 +49,8 @@ pub(super) struct Reference {
     image: Arc<Vec<u8>>,
     /// The image and its size after each of the last entries.
     images: BTreeMap<Seqno, (u64, Arc<Vec<u8>>)>,
-    /// Entries of writes that were taken.
+    /// Entries, and those of writes that were taken.
+    pub(super) entries: u64,
     pub(super) writes: u64,
 }
 
@@ -64,6 +65,7 @@ impl Default for Reference {
             owner: Owner::Nobody,
             images: BTreeMap::from([(-1, (0, image.clone()))]),
             image,
+            entries: 0,
             writes: 0,
         }
     }
@@ -119,6 +121,7 @@ impl Reference {
             return Ok(Change::None);
         }
         self.items.insert(seqno, item.clone());
+        self.entries += 1;
         self.last = seqno;
         let Item::Entry(origin, payload) = item else { return Ok(Change::None) };
         let entry = Entry::decode(&payload);
@@ -182,12 +185,15 @@ impl Reference {
         let Some((size, image)) = self.at(seqno) else { return Ok(()) };
         let image = &image[..*size as usize];
         hold!(
-            found.len() == image.len(),
+            found.len() >= image.len(),
             "a copy is a prefix of the log",
             "{name} at {seqno}: {} bytes",
             found.len()
         );
-        let differs = found.iter().zip(image).position(|(found, expected)| found != expected);
+        // A later entry may have made it longer.
+        let rest = std::iter::repeat_n(&0, found.len() - image.len());
+        let differs =
+            found.iter().zip(image.iter().chain(rest)).position(|(found, expected)| found != expected);
         hold!(
             differs.is_none(),
             "a copy is a prefix of the log",
@@ -196,7 +202,7 @@ impl Reference {
         Ok(())
     }
 
-    /// The device file of a copy that begins at a position: each cell is of that position or later.
+    /// The device file of a copy whose last write-back has failed or was interrupted: each cell is of its position or later.
     pub(super) fn check_begun(&self, name: &str, seqno: Seqno, found: &[u8]) -> Check {
         let size = self.at(seqno).map_or(0, |(size, _)| *size as usize);
         for (cell, found) in found.chunks(CELL).enumerate().take(size / CELL) {

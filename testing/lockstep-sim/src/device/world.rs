@@ -24,7 +24,7 @@ use lockstep_core::raft::{self, Failpoints};
 use lockstep_core::{EntryKind, Gtid, Micros, Uuid};
 use lockstep_log::{MemDisk, Options};
 use lockstep_node::simulation::{Output, Setup, SimulatedNode};
-use lockstep_node::{ConnectArgs, Delivery, FrontEnd, Hello, ViewStatus};
+use lockstep_node::{ConnectArgs, Delivery, FrontEnd, Hello, ServerEnd, ViewStatus};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ impl DeviceWorld {
             tasks: Vec::new(),
             numbers: 0,
             promoted: None,
-            weak: false,
+            weak: profile.tuning.policy.is_weak(),
             round: 0,
             trouble: false,
             healed_at: 0,
@@ -370,8 +370,8 @@ impl DeviceWorld {
     /// The device cannot go on, and its process ends.
     fn ends_itself(&mut self, at: usize, text: &str) -> Check {
         self.say(at, format_args!("ends itself: {text}"));
-        let machine = &self.machines[at];
-        hold!(machine.disk_fails, "a copy goes on while its disk is in order", "n{}: {text}", at + 1);
+        let may_fail = self.machines[at].disk_fails || self.weak;
+        hold!(may_fail, "a copy goes on while its disk is in order", "n{}: {text}", at + 1);
         let power = self.rng.one_in(2);
         self.stop(at, power);
         let (low, high) = self.profile.restart;
@@ -474,6 +474,9 @@ impl DeviceWorld {
         let local = clock.local(now);
         let Some(process) = &mut self.machines[at].process else { return Ok(()) };
         if let Some((why, text)) = process.node.server_must_end() {
+            if why == ServerEnd::Diverged && self.weak {
+                return self.ends_itself(at, &text);
+            }
             return Err(Violation {
                 rule: "no member ends itself",
                 what: format!("n{}: {why:?}: {text}", at + 1),
@@ -611,6 +614,14 @@ impl DeviceWorld {
                 }
                 Delivery::Synced => replica.caught_up(),
                 Delivery::Closed => {}
+                Delivery::Failed(text) if self.weak => {
+                    hold!(
+                        text.contains("goes on by the log"),
+                        "a copy continues from its log",
+                        "{name}: {text}"
+                    );
+                    return Ok(Err(text));
+                }
                 other => return fails("a copy continues from its log", format!("{other:?}")),
             }
         }
@@ -654,6 +665,8 @@ impl DeviceWorld {
             return Ok(Ok(()));
         }
         if !written {
+            let attempted = &mut self.machines[at].attempted;
+            *attempted = (*attempted).max(batch.position().gtid.seqno);
             let written = match device.replica.try_write_back(&batch) {
                 Ok(written) => written,
                 Err(text) => return Ok(Err(text)),
@@ -665,7 +678,11 @@ impl DeviceWorld {
         device.replica.end_write_back(batch);
         let machine = &mut self.machines[at];
         machine.saved = seqno;
-        self.reference.check_copy(&machine.hello.name, seqno, &machine.disk.image())?;
+        let image = machine.disk.image();
+        match seqno >= machine.attempted {
+            true => self.reference.check_copy(&machine.hello.name, seqno, &image)?,
+            false => self.reference.check_begun(&machine.hello.name, seqno, &image)?,
+        }
         let oldest =
             self.machines.iter().filter(|machine| machine.keeps_data()).map(|machine| machine.saved).min();
         self.reference.forget(oldest.unwrap_or(-1));
@@ -719,6 +736,7 @@ fn machine(at: usize, arbitrator: bool, profile: &Profile, rng: &mut Rng) -> Mac
         starting: true,
         paused_until: 0,
         saved: -1,
+        attempted: -1,
         process: None,
     }
 }
