@@ -108,6 +108,8 @@ struct Group {
     protocol: &'static str,
     /// The device's size in MiB.
     mib: u64,
+    /// More provider options.
+    options: &'static str,
     /// More arguments of members with a copy.
     more: Vec<String>,
 }
@@ -118,16 +120,17 @@ fn lockstep() -> Command {
 
 impl Group {
     fn new(name: &str, members: usize, arbitrator: bool, protocol: &'static str) -> Group {
-        Group::with(name, members, arbitrator, protocol, 16, |_| Vec::new())
+        Group::with(name, members, arbitrator, protocol, 16, "", |_| Vec::new())
     }
 
-    /// `more`: arguments of members with a copy, in this directory.
+    /// `options`: more provider options. `more`: arguments of members with a copy, in this directory.
     fn with(
         name: &str,
         members: usize,
         arbitrator: bool,
         protocol: &'static str,
         mib: u64,
+        options: &'static str,
         more: impl FnOnce(&Path) -> Vec<String>,
     ) -> Group {
         let dir = std::env::temp_dir().join(format!("lockstep-block-{name}-{}", std::process::id()));
@@ -140,7 +143,7 @@ impl Group {
         drop(held);
         let processes = (0..members).map(|_| None).collect();
         let more = more(&dir);
-        let mut group = Group { dir, ports, processes, arbitrator, protocol, mib, more };
+        let mut group = Group { dir, ports, processes, arbitrator, protocol, mib, options, more };
         for at in 0..members {
             group.start(at);
             group.until(&format!("member {at} has joined"), |group| {
@@ -163,7 +166,7 @@ impl Group {
         let addresses: Vec<String> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let address = format!("gcomm://{}", addresses.join(","));
         let name = format!("n{}", at + 1);
-        let options = format!("gmcast.listen_addr=tcp://{}", addresses[at]);
+        let options = format!("gmcast.listen_addr=tcp://{}; {}", addresses[at], self.options);
         let mut command = lockstep();
         if self.arbitrator && at + 1 == self.ports.len() {
             command.arg("arbitrator");
@@ -628,7 +631,7 @@ fn verify_works_at_a_follower_of_a_weak_protocol() {
 #[test]
 fn snapshot_under_load_is_one_position_also_after_kill() {
     const SECTORS: u64 = 100_000;
-    let mut group = Group::with("snapshot", 3, false, "c", 64, |_| Vec::new());
+    let mut group = Group::with("snapshot", 3, false, "c", 64, "", |_| Vec::new());
     let mut client = group.attach(0, "disk");
     for at in 0..8 {
         client.write((56 + at) << 20, &[at as u8 + 1; 1 << 20]).unwrap();
@@ -697,7 +700,7 @@ fn one_of_two_members_promotes_itself_after_a_kill() {
         let command = format!("echo \"$LOCKSTEP_EXPORT\" >> {}", dir.join("promotions").display());
         ["--auto-promote", "3", "--on-promotion", &command].map(str::to_owned).to_vec()
     };
-    let mut group = Group::with("takeover", 3, false, "c", 16, arguments);
+    let mut group = Group::with("takeover", 3, false, "c", 16, "", arguments);
     let mut model = Model::new(500);
     let mut client = group.attach(0, "disk");
     model.write(&mut client, Duration::from_millis(500)).unwrap();
@@ -730,3 +733,5 @@ fn one_of_two_members_promotes_itself_after_a_kill() {
     client.detach();
     group.assert_equal_copies();
 }
+#[path = "block/resync.rs"]
+mod resync;

@@ -128,5 +128,5 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 /// The extent that begins here.
 fn extent_at(offset: u64, size: u64) -> Range<u64> {
-    offset..size.min(offset + EXTENT)
+    offset..size.min(offset.saturating_add(EXTENT))
 }

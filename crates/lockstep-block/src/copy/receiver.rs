@@ -18,7 +18,7 @@ const AHEAD: usize = 4;
 /// not take minutes.
 const BATCH: u64 = 8 << 20;
 
-/// What a receiver asks for, and tells.
+/// The member around a receiver.
 pub trait Joiner {
     /// The copy begins with this donor. The own copy is to be marked durably as not whole, and to get the device's size.
     ///

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// A joiner hears of the donor at least this often.
 const SAY: Duration = Duration::from_secs(2);
 
-/// What a sender asks for, and tells.
+/// The member around a sender.
 pub trait Donor {
     /// How far the copy is.
     ///

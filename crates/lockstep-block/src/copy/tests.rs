@@ -100,7 +100,7 @@ struct Flow {
 #[derive(Clone, Default)]
 struct Half(Arc<(Mutex<Flow>, Condvar)>);
 
-/// The most bytes under way. Less than what a socket takes, and enough for the Summaries ahead.
+/// The most bytes under way: fewer than in a socket, and enough for the Summaries ahead.
 const UNDER_WAY: usize = 20_000;
 
 struct Pipe {
@@ -281,7 +281,7 @@ fn device_without_size_is_copied() {
 }
 
 #[test]
-fn copy_that_was_cut_anywhere_goes_on_and_is_never_taken_for_whole() {
+fn cut_copy_is_never_whole_and_can_be_repeated() {
     let (size, from, to) = files();
     let clean = to.0.lock().unwrap().clone();
     let mut cuts = 0;
@@ -372,7 +372,7 @@ impl Write for Script<'_> {
     }
 }
 
-/// What a joiner makes of these bytes of a donor. Its file keeps its size, whatever they say.
+/// The result of a joiner with these bytes of a donor. Its file keeps its size, also if the donor names another one.
 pub(crate) fn joiner_of(input: &[u8]) -> String {
     let size = 3 * EXTENT;
     let file = File::new(size);
@@ -388,7 +388,7 @@ pub(crate) fn joiner_of(input: &[u8]) -> String {
     format!("{:?}", result.map_err(|error| error.to_string()))
 }
 
-/// What a donor makes of these bytes of a joiner.
+/// The result of a donor with these bytes of a joiner.
 pub(crate) fn donor_of(input: &[u8]) -> String {
     let size = 3 * EXTENT;
     let file = File::new(size);

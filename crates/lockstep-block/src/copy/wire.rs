@@ -103,7 +103,7 @@ pub struct Hello {
     pub attachments: Attachments,
 }
 
-/// What a joiner has in its file.
+/// A part of a joiner's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Item {
     /// So many extents that are holes.

@@ -144,7 +144,7 @@ impl DeviceFile {
         if self.storage.length()? < size { self.storage.set_length(size) } else { Ok(()) }
     }
 
-    /// Gives the file this length, also a lesser one: before another member's device is copied to it. What lies behind the
+    /// Gives the file this length, also a lesser one: before another member's device is copied to it. Bytes behind the
     /// device's end would become a part of it when it grows.
     ///
     /// # Errors

@@ -186,7 +186,7 @@ pub struct ReplicaStatus {
     pub trouble: Option<String>,
     /// Whether this member's copy is whole.
     pub wholeness: Wholeness,
-    /// What this member sends to another one.
+    /// The copy to another member, if there is one.
     pub donation: Option<Donation>,
     /// The last comparison of all copies since this process began.
     pub compared: Option<Compared>,
@@ -507,7 +507,7 @@ impl<L: Log> Replica<L> {
             return Err(format!(
                 "the log's history is {history}, and the device file's {}: a branch was founded (lockstep bootstrap) on another \
                  member, or another group has this name. If the data of this log count, set this member's directory aside, and \
-                 start it with a new one: it copies the device by the log. Keep the old directory: it may have writes that the \
+                 start it with a new one: it copies the device. Keep the old directory: it may have writes that the \
                  log lacks",
                 own.uuid
             ));

@@ -236,7 +236,7 @@ fn device(text: String) -> CopyError {
 
 /// As a donor.
 impl<L: Log> Replica<L> {
-    /// Sends the device to a joiner. Returns the position from which the log continues its copy, and what was sent. Clients go on
+    /// Sends the device to a joiner. Returns the position from which the log continues its copy, and the progress. Clients go on
     /// meanwhile. `names`: the donor's and the joiner's.
     ///
     /// # Errors

@@ -131,6 +131,33 @@ fn copy_ahead_of_its_log_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
+fn given_up_copy_is_not_taken_for_an_empty_one() {
+    let mut lab = lab(2);
+    let _notices = submit(&mut lab, 0);
+    lab.run(1_000_000);
+    lab.restart(1, |args| {
+        args.position = Gtid::UNDEFINED;
+        args.needs_state = true;
+    });
+    lab.until("it asks for a state", 20_000_000, |lab| lab.logged("the state must be transferred"));
+}
+
+#[test]
+fn given_up_copy_founds_no_group() {
+    let mut lab = Lab::empty();
+    lab.add(&Tuning::default(), |hello| hello.device = true);
+    let me = lab.nodes[0].member.ctx.me.clone();
+    let mut member = Member::new(leaderless(), me, Tuning::default(), Arc::new(AtomicI64::new(100)), 0);
+    member.set_front_end(FrontEnd::Device);
+    let args = ConnectArgs { bootstrap: true, needs_state: true, ..args_at(Gtid::UNDEFINED) };
+    let refused = member.connect(args, Uuid([0x41; 16]), Uuid([0x77; 16]));
+    assert!(
+        matches!(&refused, Err(NodeError::Refused(text)) if text.contains("no whole copy")),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn empty_copy_does_not_begin_in_a_log_founded_on_data() {
     let mut lab = Lab::empty();
     lab.data = (Gtid { uuid: Uuid([5; 16]), seqno: 100 }, Uuid::NIL);

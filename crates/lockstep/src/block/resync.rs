@@ -381,7 +381,7 @@ impl JoinerSide {
         }
     }
 
-    /// Takes the device from whoever has connected, if that is a donor.
+    /// Takes the device through this connection, if it is a donor's.
     fn take(&self, stream: TcpStream) -> Result<(), CopyError> {
         let greeted = self.greet(stream);
         self.greetings.fetch_sub(1, Ordering::SeqCst);
