@@ -70,8 +70,9 @@ fn end_of(client: &mut SqlClient) -> Result<(String, u32)> {
 }
 
 impl Consumers {
-    /// So many, which begin at the binlog's end.
-    pub(super) fn start(rig: &Rig, count: usize) -> Result<Consumers> {
+    /// So many, which begin at the binlog's end. They leave out rows with ids up to `before`: a binlog that is served may not have
+    /// all of them yet.
+    pub(super) fn start(rig: &Rig, count: usize, before: u64) -> Result<Consumers> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut consumers = Consumers { threads: Vec::new(), counts: Vec::new(), stop: stop.clone() };
         if count == 0 {
@@ -86,7 +87,7 @@ impl Consumers {
             let (rows, stop) = (Arc::new(AtomicU64::new(0)), stop.clone());
             consumers.counts.push(rows.clone());
             let thread = std::thread::Builder::new().name("consumer".into()).stack_size(STACK);
-            let thread = thread.spawn(move || read(events, &rows, &stop));
+            let thread = thread.spawn(move || read(events, before, &rows, &stop));
             consumers.threads.push(thread.map_err(LocalError::io("start a thread"))?);
         }
         Ok(consumers)
@@ -124,13 +125,15 @@ impl Drop for Consumers {
     }
 }
 
-fn read(mut events: Events, rows: &AtomicU64, stop: &AtomicBool) -> Read {
+fn read(mut events: Events, before: u64, rows: &AtomicU64, stop: &AtomicBool) -> Read {
     let (mut arrivals, mut open) = (Vec::new(), Vec::new());
     while !stop.load(Ordering::Relaxed) {
         let mut next = events.next(LOOK).map_err(failed)?;
         while let Some(received) = next {
             match kind_of(&received.event) {
-                Some(kind::WRITE_ROWS_V1) => open.extend(row_id(&received.event)),
+                Some(kind::WRITE_ROWS_V1) => {
+                    open.extend(row_id(&received.event).filter(|id| *id > before));
+                }
                 Some(kind::XID) if !open.is_empty() => {
                     let now = Instant::now();
                     arrivals.extend(open.drain(..).map(|id| (id, now)));

@@ -177,7 +177,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
 
 fn measure(rig: &Rig, spec: &Spec, consumers: usize, pace: Pace, ids: &mut load::Ids) -> Result<Measured> {
     rig.settle(ids.used())?;
-    let readers = Consumers::start(rig, consumers)?;
+    let readers = Consumers::start(rig, consumers, ids.used())?;
     let senders = rig.senders(consumers)?;
     let before = (rig.cpu_of(&senders)?, rig.server_cpu()?, machine_cpu_time()?, Instant::now());
     let written = load::write(rig.writer(), spec.writers, pace, spec.window, ids)?;
