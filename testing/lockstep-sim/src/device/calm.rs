@@ -140,7 +140,8 @@ impl DeviceWorld {
         for machine in self.machines.iter().filter(|machine| machine.keeps_data()) {
             self.reference.check_copy(&machine.hello.name, self.reference.last(), &machine.disk.image())?;
         }
-        self.rescued = self.acknowledged.check(self.machines.iter().map(|machine| &machine.log_disk))?;
+        let disks = self.machines.iter().map(|machine| &machine.log_disk);
+        self.rescued = self.acknowledged.check(disks, &self.model.lost)?;
         self.tell(format_args!("all is well after {} ms", (self.now - self.healed_at) / MS));
         self.heals += 1;
         if self.round / 2 >= self.profile.rounds {

@@ -112,6 +112,9 @@ impl DeviceWorld {
                     self.say(at, format_args!("is promoted in epoch {epoch}"));
                     self.promotions += 1;
                     self.promoted = Some((at, epoch));
+                    if self.trouble && self.rng.one_in(2) {
+                        self.attach(at, format!("disk@{epoch}"), Peer::Uid(7));
+                    }
                 }
                 Err(text) => {
                     self.say(at, format_args!("is not promoted: {text}"));

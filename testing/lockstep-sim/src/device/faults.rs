@@ -163,7 +163,15 @@ impl DeviceWorld {
             Kind::CrashAll => self.running().into_iter().for_each(|at| self.crash(at)),
             Kind::Pause => self.pause(at, false),
             Kind::Suspend => self.pause(at, true),
-            Kind::Isolate | Kind::IsolatePrimary => self.isolate(at),
+            Kind::Isolate => self.isolate(at),
+            Kind::IsolatePrimary => {
+                self.isolate(at);
+                // Now and then the operator is quick.
+                let other = self.any_copy().filter(|other| *other != at && self.rng.one_in(2));
+                if let Some(other) = other {
+                    self.promote(other, true);
+                }
+            }
             Kind::OneWay => {
                 let peer = self.rng.below(self.machines.len() as u64) as usize;
                 if peer != at {

@@ -66,7 +66,7 @@ pub struct DeviceCounters {
     pub promotions: u64,
     /// Epochs that have ended and were checked.
     pub ended: u64,
-    /// Flushes of which an epoch's end has lost writes, under weak policies.
+    /// Epochs that have lost a flush, under weak policies.
     pub lost: u64,
     /// Acknowledged entries that only rescue files have at the end.
     pub rescued: u64,
@@ -163,7 +163,7 @@ pub fn simulate_device(settings: DeviceSettings) -> DeviceReport {
         attached: world.attached,
         promotions: world.promotions,
         ended: world.model.ended,
-        lost: world.model.lost,
+        lost: world.model.lost.len() as u64,
         rescued: world.rescued,
         faults: world.faults,
         heals: world.heals,

@@ -11,7 +11,7 @@
 
 use super::cells::{CELL, CELLS_MAX, Value, value_of};
 use crate::history::{Check, Violation, hold};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A time of the model.
 type Tick = u64;
@@ -90,8 +90,8 @@ pub(super) struct Model {
     pub(super) flushes: u64,
     /// Epochs that were checked at their end.
     pub(super) ended: u64,
-    /// Flushes whose writes an end has lost, under weak policies.
-    pub(super) lost: u64,
+    /// Epochs that have lost writes of a flush, under weak policies.
+    pub(super) lost: BTreeSet<u64>,
 }
 
 /// The values of an image.
@@ -139,8 +139,9 @@ impl Model {
             state.flushes.push(Flush { invoked: leaves, answered: leaves, strong: true });
         }
         self.ended += 1;
-        let lost = state.check_end(epoch)?;
-        self.lost += lost;
+        if state.check_end(epoch)? {
+            self.lost.insert(epoch);
+        }
         Ok(())
     }
 
@@ -241,8 +242,8 @@ impl Model {
                 state.flushes.push(Flush { invoked, answered: at, strong });
             }
         }
-        if state.end.is_some() {
-            state.check_end(epoch)?;
+        if state.end.is_some() && state.check_end(epoch)? {
+            self.lost.insert(epoch);
         }
         Ok(())
     }
@@ -271,9 +272,9 @@ impl Epoch {
         Ok(())
     }
 
-    /// Checks what the epoch has left. Returns the number of flushes of which something is lost.
-    fn check_end(&self, epoch: u64) -> Result<u64, Violation> {
-        let Some(end) = &self.end else { return Ok(0) };
+    /// Checks what the epoch has left. Returns whether writes of a flush are lost.
+    fn check_end(&self, epoch: u64) -> Result<bool, Violation> {
+        let Some(end) = &self.end else { return Ok(false) };
         // The last strong flush covers what those before cover.
         let covered =
             self.flushes.iter().filter(|flush| flush.strong).map(|flush| flush.invoked).max().unwrap_or(0);
@@ -297,7 +298,7 @@ impl Epoch {
             );
             held.push((over, invoked));
         }
-        let mut lost = 0;
+        let mut lost = false;
         for flush in &self.flushes {
             let is_missing = |(written, (over, _)): &(&Vec<Written>, &(Tick, Tick))| {
                 let covered = written.iter().filter(|one| one.answered.is_some_and(|at| at < flush.invoked));
@@ -305,7 +306,7 @@ impl Epoch {
             };
             let missing = self.cells.iter().zip(&held).position(|cell| is_missing(&cell));
             let Some(missing) = missing else { continue };
-            lost += 1;
+            lost = true;
             let newer = held.iter().position(|(_, invoked)| *invoked > flush.answered);
             hold!(
                 newer.is_none(),

@@ -1,4 +1,5 @@
-//! Entries that were acknowledged under a weak policy: each is in the log, or in a rescue file of a member that had it.
+//! Entries that were acknowledged under a weak policy: each is in the log, or in a rescue file of a member that had it. Only with
+//! such an entry may an epoch lose a flush.
 
 use crate::history::{Check, Violation, hold};
 use crate::trace::hash_bytes;
@@ -8,7 +9,7 @@ use lockstep_core::Entry;
 use lockstep_core::writeset::WriteSet;
 use lockstep_log::{MemDisk, Replay, read_rescue, rescue_number};
 use lockstep_node::Notice;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The hash of an entry of the device.
@@ -21,7 +22,8 @@ fn hash(payload: &[u8]) -> Hash {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged {
-    entries: Arc<Mutex<BTreeSet<Hash>>>,
+    /// With their epochs.
+    entries: Arc<Mutex<BTreeMap<Hash, u64>>>,
     committed: BTreeSet<Hash>,
 }
 
@@ -29,10 +31,14 @@ impl Acknowledged {
     /// Passes a notice on, and remembers an acknowledgement.
     pub(super) fn watch(&self, payload: &Bytes, notice: NoticeCall) -> lockstep_node::NoticeCall {
         let (entries, hash) = (self.entries.clone(), hash(payload));
+        let epoch = match lockstep_block::device::entry::Entry::decode(payload) {
+            Ok(lockstep_block::device::entry::Entry::Writes { epoch, .. }) => epoch,
+            _ => 0,
+        };
         Box::new(move |said| {
             notice(match said {
                 Notice::Acknowledged { after } => {
-                    entries.lock().unwrap_or_else(PoisonError::into_inner).insert(hash);
+                    entries.lock().unwrap_or_else(PoisonError::into_inner).insert(hash, epoch);
                     lockstep_block::device::Notice::Acknowledged { after }
                 }
                 Notice::Lost => lockstep_block::device::Notice::Lost,
@@ -45,21 +51,33 @@ impl Acknowledged {
         self.committed.insert(hash(payload));
     }
 
-    /// All members are well: nothing that was acknowledged is gone. Returns how many entries only rescue files have.
-    pub(super) fn check<'a>(&mut self, disks: impl Iterator<Item = &'a MemDisk>) -> Result<u64, Violation> {
+    /// All members are well: nothing that was acknowledged is gone. `lost`: epochs that have lost a flush. Returns how many
+    /// entries only rescue files have.
+    pub(super) fn check<'a>(
+        &mut self,
+        disks: impl Iterator<Item = &'a MemDisk>,
+        lost: &BTreeSet<u64>,
+    ) -> Result<u64, Violation> {
         let mut rescued = BTreeSet::new();
         for disk in disks {
             read(disk, &mut rescued)?;
         }
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let cut: Vec<Hash> = entries.iter().filter(|hash| !self.committed.contains(hash)).copied().collect();
-        let gone = cut.iter().filter(|hash| !rescued.contains(hash)).count();
+        let is_cut = |(hash, _): &(&Hash, &u64)| !self.committed.contains(hash);
+        let cut: BTreeMap<Hash, u64> = entries.iter().filter(is_cut).map(|(hash, epoch)| (*hash, *epoch)).collect();
+        let gone = cut.keys().filter(|hash| !rescued.contains(hash)).count();
         hold!(
             gone == 0,
             "what is cut from the log is kept in a rescue file",
             "{gone} of {} acknowledged entries are nowhere; {} are in rescue files",
             cut.len(),
             rescued.len()
+        );
+        let without = lost.iter().find(|epoch| !cut.values().any(|one| one == *epoch));
+        hold!(
+            without.is_none(),
+            "a flush is lost only with a tail of the log",
+            "epoch {without:?} has lost a flush, and no entry of it was cut"
         );
         Ok(cut.len() as u64)
     }

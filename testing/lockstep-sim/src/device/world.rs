@@ -370,7 +370,8 @@ impl DeviceWorld {
     /// The device cannot go on, and its process ends.
     fn ends_itself(&mut self, at: usize, text: &str) -> Check {
         self.say(at, format_args!("ends itself: {text}"));
-        let may_fail = self.machines[at].disk_fails || self.weak;
+        let is_cut = self.weak && text.contains("goes on by the log");
+        let may_fail = self.machines[at].disk_fails || is_cut;
         hold!(may_fail, "a copy goes on while its disk is in order", "n{}: {text}", at + 1);
         let power = self.rng.one_in(2);
         self.stop(at, power);
