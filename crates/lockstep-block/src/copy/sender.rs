@@ -9,8 +9,8 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// A joiner hears of the donor at least this often.
-const SAY: Duration = Duration::from_secs(2);
+/// The joiner learns at least this often how far the copy is. One that hears nothing for long would give up.
+const SAY: Duration = Duration::from_secs(1);
 
 /// The member around a sender.
 pub trait Donor {
@@ -71,7 +71,7 @@ struct Sender<'a, S, I, D> {
     pace: Pace,
     donor: &'a mut D,
     progress: Progress,
-    /// When the joiner last heard something.
+    /// When the joiner was last told how far the copy is.
     said: Instant,
     buffer: Vec<u8>,
     /// A range that the joiner is to punch, and that may grow.
@@ -80,7 +80,6 @@ struct Sender<'a, S, I, D> {
 
 impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
     fn put(&mut self, message: &Message) -> Result<(), CopyError> {
-        self.said = Instant::now();
         wire::send(self.stream, message).map_err(CopyError::Stream)
     }
 
@@ -117,8 +116,13 @@ impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
             self.progress.done = at;
             self.keep_going()?;
         }
+        self.put_compared()
+    }
+
+    fn put_compared(&mut self) -> Result<(), CopyError> {
+        self.said = Instant::now();
         self.put_hole()?;
-        self.put(&Message::Compared { upto: at })
+        self.put(&Message::Compared { upto: self.progress.done })
     }
 
     /// The joiner has a hole there. The range begins with an extent, and ends with one.
@@ -201,14 +205,9 @@ impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
         Ok(())
     }
 
-    /// Tells how far the copy is. A joiner that hears nothing for long would give up.
+    /// Tells this member, and the joiner now and then, how far the copy is.
     fn keep_going(&mut self) -> Result<(), CopyError> {
         self.donor.progress(self.progress)?;
-        if self.said.elapsed() >= SAY {
-            self.put_hole()?;
-            let upto = self.progress.done;
-            self.put(&Message::Compared { upto })?;
-        }
-        Ok(())
+        if self.said.elapsed() >= SAY { self.put_compared() } else { Ok(()) }
     }
 }

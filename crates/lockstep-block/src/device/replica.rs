@@ -1180,7 +1180,10 @@ impl<L: Log> Export for Replica<L> {
 
     fn describe(&self, name: &str) -> Result<Description, Refusal> {
         self.epoch_of(name)?;
-        match self.lock().attachments.size() {
+        let state = self.lock();
+        // A copy that is not whole does not know the device's size either.
+        state.wholeness.check().map_err(|text| Refusal::new(RefusalKind::Policy, text))?;
+        match state.attachments.size() {
             0 => Err(Refusal::new(RefusalKind::Policy, NO_SIZE)),
             size => Ok(Description::new(size)),
         }

@@ -194,9 +194,8 @@ fn copy_is_given_up_on_request_unless_it_is_the_only_one() {
     group.assert_equal_copies();
     assert!(group.text(0).contains("16 of 16 MiB compared, 0 MiB sent"), "{}", group.logs());
     // The first member alone: its arguments have --new.
-    let sole = Group::new("sole", 1, false, "c");
+    let mut sole = Group::new("sole", 1, false, "c");
     let dir = sole.member(0);
-    let mut sole = sole;
     let mut client = sole.attach(0, "disk");
     fill(&mut client, 0..8, 3);
     client.detach();
@@ -216,6 +215,7 @@ fn copy_is_given_up_on_request_unless_it_is_the_only_one() {
     assert!(!output.status.success() && text.contains("no other member"), "{text}");
     assert_eq!(std::fs::read(dir.join("device.state")).unwrap(), before, "nothing is given up");
     sole.start(0);
+    sole.until("it is back", |group| group.status(0).is_some());
     let mut client = sole.attach(0, "disk");
     assert_eq!(client.read(0, CHUNK).unwrap(), chunk(0, 3));
     client.detach();
