@@ -138,8 +138,8 @@ impl<S: Read + Write, I: Image> Receiver<'_, S, I> {
         match wire::receive(self.stream).map_err(CopyError::Stream)? {
             Message::Data { offset, sum: theirs, bytes } => {
                 let extent = extent_at(offset, self.size);
-                let is_extent =
-                    offset % EXTENT == 0 && extent.end.checked_sub(offset) == Some(bytes.len() as u64);
+                let is_extent = offset.is_multiple_of(EXTENT)
+                    && extent.end.checked_sub(offset) == Some(bytes.len() as u64);
                 if !is_extent || !contains(&present, &extent) {
                     return Err(CopyError::Protocol("data of another range".into()));
                 }

@@ -77,7 +77,7 @@ impl Image for File {
                             .copy_from_slice(&bytes[from..from + end - at]);
                     }
                     Content::Zeroes { .. } => {
-                        assert!(at % BLOCK == 0, "holes are whole blocks");
+                        assert!(at.is_multiple_of(BLOCK), "holes are whole blocks");
                         *block = None;
                     }
                 }
