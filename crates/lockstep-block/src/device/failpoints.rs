@@ -51,6 +51,8 @@ pub enum Failpoint {
     PromotedAtOnce,
     /// An acknowledgement counts before the deliveries that it must follow.
     EarlyBeforeDelivery,
+    /// An acknowledgement counts although a promotion of this member may precede it.
+    EarlyBehindPromotion,
     /// A failed flush does not end the attachment.
     FailedFlushForgotten,
     /// Writes that were not committed stay in the overlay when their attachment ends.

@@ -24,6 +24,7 @@ use super::verify::Verification;
 use crate::export::{Attachment, Description, Export, Extent, IoError, Peer, Refusal, RefusalKind};
 use bytes::{Bytes, BytesMut};
 use lockstep_core::{Gtid, MemberId, Seqno, Uuid};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::future::Future;
 use std::ops::Range;
@@ -234,6 +235,8 @@ pub(super) struct State {
     unwritten_since: Option<Instant>,
     /// Acknowledgements that count once everything up to a seqno was taken.
     early: Vec<(Tag, Seqno)>,
+    /// Promotions of this member that are on their way to the log. They end the attachment, and entries behind them are void.
+    promotions: BTreeSet<u64>,
     pub(super) trouble: Option<String>,
     /// When the last promotion was delivered here, or when this process began.
     promoted_at: Instant,
@@ -321,8 +324,12 @@ impl State {
         session.last()
     }
 
-    /// Counts acknowledgements whose time has come.
+    /// Counts acknowledgements whose time has come. None while a promotion of this member may precede their entries: its seqno is
+    /// not known before it is committed.
     fn count_early(&mut self) {
+        if !self.promotions.is_empty() && !self.failpoints.is_active(Failpoint::EarlyBehindPromotion) {
+            return;
+        }
         let delivered = self.delivered;
         for (tag, _) in self.early.extract_if(.., |(_, after)| *after <= delivered) {
             if let Some(session) = self.session.as_mut().filter(|session| session.epoch() == tag.epoch) {
@@ -394,6 +401,7 @@ impl<L: Log> Replica<L> {
             dirty_since: None,
             unwritten_since: None,
             early: Vec::new(),
+            promotions: BTreeSet::new(),
             trouble: None,
             promoted_at: environment.now(),
             caught_up: false,
@@ -638,6 +646,7 @@ impl<L: Log> Replica<L> {
             }
             (Effect::Accepted(token) | Effect::Refused(token), entry) if is_own => {
                 let accepted = matches!(effect, Effect::Accepted(_));
+                state.promotions.remove(token);
                 let outcome = Outcome { accepted, epoch: state.attachments.epoch() };
                 let peer = state.controls.decided(*token, outcome);
                 if let (true, Some(peer)) = (accepted, peer) {
@@ -664,6 +673,8 @@ impl<L: Log> Replica<L> {
         let epoch = state.attachments.epoch();
         if matches!(effect, Effect::Accepted(_)) && is_epoch {
             state.controls.forget_abandoned();
+            // They name an earlier epoch.
+            state.promotions.clear();
         }
         let is_over = state.session.as_ref().is_some_and(|session| session.epoch() != epoch);
         if is_over && !self.0.failpoints.is_active(Failpoint::SessionKept) {
@@ -869,7 +880,11 @@ impl<L: Log> Replica<L> {
         }
         let token = self.lock().controls.begin(peer);
         let _waiting = Waiting(self, token);
-        let payload = entry(token).encode();
+        let entry = entry(token);
+        if let Entry::Promote { token, .. } = entry {
+            self.lock().promotions.insert(token);
+        }
+        let payload = entry.encode();
         let until = self.now() + CONTROL_TIMEOUT;
         let mut sent: Option<Instant> = None;
         loop {

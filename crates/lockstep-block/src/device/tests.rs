@@ -28,6 +28,8 @@ struct Wire {
     moved: AtomicBool,
     /// How long a confirmation counts, ms.
     confirmed_for: AtomicI64,
+    /// Entries are acknowledged when they are sent.
+    acknowledges: AtomicBool,
     /// Every so many entries one is lost; 0: none.
     loses: AtomicI64,
     /// Those, until their origins are told.
@@ -65,6 +67,10 @@ impl Log for MemoryLog {
         let count = self.count.fetch_add(1, Ordering::SeqCst);
         if every == 0 || count % every != every - 1 {
             self.wire.sent.lock().unwrap().push_back((self.member, payload));
+            if self.wire.acknowledges.load(Ordering::SeqCst) {
+                let committed = self.wire.committed.lock().unwrap().len() as Seqno;
+                notice(Notice::Acknowledged { after: committed - 1 });
+            }
         } else {
             self.wire.lost.lock().unwrap().push(notice);
         }
@@ -670,6 +676,34 @@ fn promotion_without_an_answer_ends_nothing() {
 }
 
 /// A log may take locks of its own for a note, which the thread that reports entries holds, too.
+/// Such a flush was once answered, and its writes were void when the promotion came out.
+#[test]
+fn flush_behind_an_own_promotion_waits_for_it() {
+    let mut group = Group::new("behind", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.wire.acknowledges.store(true, Ordering::SeqCst);
+    let replica = group.replica(0);
+    let promoted = group.runtime.spawn(async move { replica.promote(true).await });
+    wait("the promotion is sent", || !group.wire.sent.lock().unwrap().is_empty());
+    let writer = client.0.clone();
+    let flushed = group.runtime.spawn(async move {
+        writer.write(0, Bytes::from(vec![2; 4096]), false).await?;
+        writer.flush().await
+    });
+    wait("the entry is sent", || group.wire.sent.lock().unwrap().len() > 1);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!flushed.is_finished());
+    for _ in 0..30_000 {
+        if promoted.is_finished() && flushed.is_finished() {
+            break;
+        }
+        group.step();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(group.runtime.block_on(promoted).unwrap(), Ok(2));
+    assert!(group.runtime.block_on(flushed).unwrap().is_err());
+}
+
 #[test]
 fn log_is_told_of_a_full_disk_without_the_lock() {
     let mut group = Group::new("full-disk", 1);

@@ -204,6 +204,7 @@ pub const DEVICE_PLANTS: &[DevicePlant] = &[
     plant("hold-skipped", Failpoint::HoldSkipped, 40),
     plant("promoted-at-once", Failpoint::PromotedAtOnce, 40),
     plant("early-before-delivery", Failpoint::EarlyBeforeDelivery, 40),
+    plant("early-behind-promotion", Failpoint::EarlyBehindPromotion, 250),
     plant("failed-flush-forgotten", Failpoint::FailedFlushForgotten, 40),
     plant("writes-kept", Failpoint::WritesKept, 40),
 ];
