@@ -540,6 +540,15 @@ fn weak_protocols_answer_without_the_others_and_keep_the_order() {
     group.assert_equal_copies();
 }
 
+/// Tells a writer to end, also if the test fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Writes the numbers from 1 on, each into the next of so many sectors, and flushes each, until it is told to end.
 fn write_in_order(mut client: Client, sectors: u64, ends: &AtomicBool, flushed: &AtomicU64) -> Client {
     for number in 1.. {
@@ -587,13 +596,18 @@ fn verify_finds_a_changed_byte_and_nothing_else() {
     }
     let (ends, flushed) = (AtomicBool::new(false), AtomicU64::new(0));
     let client = std::thread::scope(|scope| {
+        let stops = Stops(&ends);
         let writer = scope.spawn(|| write_in_order(client, 3000, &ends, &flushed));
-        for round in 0..6 {
+        let end = Instant::now() + PATIENCE;
+        for round in 0.. {
+            if round >= 6 && (flushed.load(Ordering::SeqCst) > 100 || Instant::now() >= end) {
+                break;
+            }
             let text = group.block(round % 3, &["verify"]);
             let alike = "16777216 bytes compared on 3 copies, all alike";
             assert_eq!(text.as_deref(), Ok(alike), "under load\n{}", group.logs());
         }
-        ends.store(true, Ordering::SeqCst);
+        drop(stops);
         writer.join().unwrap()
     });
     assert!(flushed.load(Ordering::SeqCst) > 100, "there was load");
@@ -636,10 +650,12 @@ fn snapshot_under_load_is_one_position_also_after_kill() {
     for at in 0..8 {
         client.write((56 + at) << 20, &[at as u8 + 1; 1 << 20]).unwrap();
     }
+    client.flush().unwrap();
     let (ends, flushed) = (AtomicBool::new(false), AtomicU64::new(0));
     let image = |at: usize| group.dir.join(format!("image{at}"));
     let (mut last, partial) = (0, group.dir.join("killed.partial"));
     std::thread::scope(|scope| {
+        let stops = Stops(&ends);
         let writer = scope.spawn(|| write_in_order(client, SECTORS, &ends, &flushed));
         for round in 0..6 {
             let before = flushed.load(Ordering::SeqCst);
@@ -651,12 +667,12 @@ fn snapshot_under_load_is_one_position_also_after_kill() {
             assert!(found <= flushed.load(Ordering::SeqCst) + 1);
             // Another member may lag.
             assert!(round % 2 == 1 || found >= before, "{before} were flushed, and the image has {found}");
-            assert_eq!(data[60 << 20], 5);
+            assert!(data[60 << 20] == 5 || (found == 0 && round % 2 == 1), "flushed before the numbers");
             last = last.max(found);
             let again = group.block(0, &["snapshot", "--to", to.to_str().unwrap()]).unwrap_err();
             assert!(again.contains("exists"), "{again}");
         }
-        ends.store(true, Ordering::SeqCst);
+        drop(stops);
         writer.join().unwrap()
     })
     .detach();
@@ -695,7 +711,7 @@ fn promotions(group: &Group) -> Vec<String> {
 }
 
 #[test]
-fn one_of_two_members_promotes_itself_after_a_kill() {
+fn killed_primary_is_replaced_by_one_of_two_members() {
     let arguments = |dir: &Path| {
         let command = format!("echo \"$LOCKSTEP_EXPORT\" >> {}", dir.join("promotions").display());
         ["--auto-promote", "3", "--on-promotion", &command].map(str::to_owned).to_vec()

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How often the member looks.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// What a member sees of the present epoch's owner.
+/// An observation of the present epoch's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Seen {
     epoch: u64,
@@ -35,7 +35,7 @@ struct Seen {
 #[derive(Debug)]
 struct Watch {
     after: Duration,
-    /// Since when, with what was seen then.
+    /// The first observation of this state, and its time.
     since: Option<(Seen, Instant)>,
 }
 
@@ -97,7 +97,7 @@ impl<L: Log> Replica<L> {
             if let Some(outcome) = outcome.filter(|outcome| outcome.accepted) {
                 return Some(outcome.epoch);
             }
-            // Another member was promoted, or the log has no answer: what is seen from now on counts.
+            // Another member was promoted, or the log has no answer: the time begins again.
             watch = Watch::new(after);
         }
     }

@@ -208,7 +208,7 @@ pub struct SessionStatus {
     pub failure: Option<String>,
 }
 
-/// What an attachment leaves. It may be up to the cache's size, so it is freed without the lock.
+/// The memory of an attachment that has ended. It may be as large as the cache, so it is freed without the lock.
 #[derive(Debug)]
 struct Ended {
     _writes: [ExtentMap; 2],

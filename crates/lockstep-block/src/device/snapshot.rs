@@ -80,7 +80,7 @@ impl Slot {
         self.begun.is_none().then(|| self.target.clone())
     }
 
-    /// What must be copied before a write.
+    /// The copy in the background, if there is one.
     pub(crate) fn copy(&self) -> Option<Arc<BackgroundCopy>> {
         self.begun.as_ref()?.copy.clone()
     }

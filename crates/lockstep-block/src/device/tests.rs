@@ -911,7 +911,7 @@ fn keep_writing(group: &Group, client: &Client) -> (Arc<AtomicBool>, tokio::task
             at += 1;
             let data = Bytes::from(at.to_le_bytes().repeat(64 + at as usize % 512));
             client.write(at % 200 * 4096 + at % 7 * 8, data, false).await.unwrap();
-            if at % 3 == 0 {
+            if at.is_multiple_of(3) {
                 client.flush().await.unwrap();
             }
         }
@@ -1026,7 +1026,7 @@ fn snapshot_is_the_state_at_its_position() {
 }
 
 #[test]
-fn one_of_two_members_takes_over_when_the_owner_is_gone() {
+fn lost_owner_is_replaced_by_one_of_two_members() {
     let mut group = Group::new("takeover", 3);
     let client = group.attach(0, "disk").unwrap();
     group.write(&client, 0, 1, 512);

@@ -122,7 +122,7 @@ impl Verification {
         copies.iter().filter(|copy| !answered(copy)).copied().collect()
     }
 
-    /// A step was delivered. `parts`: what this copy holds; `None`: it gives no answer.
+    /// A step was delivered. `parts`: the content of this copy; `None`: it gives no answer.
     pub(crate) fn on_step(
         &mut self,
         origin: &MemberId,
@@ -408,19 +408,18 @@ impl<L: Log> Replica<L> {
         }
         // The result of another member's comparison may be on its way.
         let until = Instant::now() + RESULT_WITHIN;
-        while let Err(busy) = {
+        loop {
             let begun = self.lock().verification.begin(Instant::now());
-            begun
-        } {
-            match busy {
-                Busy::Here => return Err(ONE_AT_A_TIME.into()),
-                Busy::At(member) if Instant::now() >= until => {
+            match begun {
+                Ok(()) => break,
+                Err(Busy::Here) => return Err(ONE_AT_A_TIME.into()),
+                Err(Busy::At(member)) if Instant::now() >= until => {
                     return Err(format!(
                         "{ONE_AT_A_TIME}; the other one runs on {}",
                         self.log().name_of(&member)
                     ));
                 }
-                Busy::At(_) => tokio::time::sleep(LOOK).await,
+                Err(Busy::At(_)) => tokio::time::sleep(LOOK).await,
             }
         }
         let _ends = Ends(self);

@@ -64,7 +64,8 @@ impl Acknowledged {
         }
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let is_cut = |(hash, _): &(&Hash, &u64)| !self.committed.contains(hash);
-        let cut: BTreeMap<Hash, u64> = entries.iter().filter(is_cut).map(|(hash, epoch)| (*hash, *epoch)).collect();
+        let cut: BTreeMap<Hash, u64> =
+            entries.iter().filter(is_cut).map(|(hash, epoch)| (*hash, *epoch)).collect();
         let gone = cut.keys().filter(|hash| !rescued.contains(hash)).count();
         hold!(
             gone == 0,
