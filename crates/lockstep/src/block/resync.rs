@@ -372,7 +372,7 @@ impl JoinerSide {
     fn log(&self) {
         match self.resync.replica.status().wholeness {
             Wholeness::Copying { donor, progress } => {
-                self.resync.note(&format!("takes the device from {donor}: {}", shown(&progress)));
+                self.resync.note(&format!("takes the device from {donor}: {}", describe(&progress)));
             }
             Wholeness::Needed => self.resync.note(
                 "waits for a member that sends the device: it must be Synced, and its own copy whole (see `lockstep status`)",
@@ -449,7 +449,7 @@ impl Resync {
         let work = move || {
             let result = match side.send(&request, &name) {
                 Ok((gtid, progress)) => {
-                    side.note(&format!("has sent the device to {name}: {}", shown(&progress)));
+                    side.note(&format!("has sent the device to {name}: {}", describe(&progress)));
                     Ok(gtid)
                 }
                 Err(error) => {
@@ -502,7 +502,7 @@ fn dial(address: &str) -> io::Result<(Timed, Arc<OnceLock<()>>)> {
     Err(last)
 }
 
-fn shown(progress: &Progress) -> String {
+fn describe(progress: &Progress) -> String {
     let Progress { done, total, sent } = progress;
     format!("{} of {} MiB compared, {} MiB sent because they differed", done >> 20, total >> 20, sent >> 20)
 }
