@@ -11,6 +11,9 @@
 # make chaos   real servers under load and faults: MINUTES=10 SEED=n FAULTS=kill-all,pause POLICY=async PROVIDER=file JSON=file
 #              EVERY=10 (seconds) ROUNDS=3 ARBITRATOR=1 VOTERS=1 UPGRADE_TO=file RIVAL=file
 #              WORKLOAD=list-append|register HISTORY=folder SNAPSHOT_ISOLATION=off; STOCK=1: one server, no faults
+# make block-chaos    a replicated block device under faults: MINUTES=60 SEED=n FAULTS=kill-all,split PROTOCOLS=a,b,c ARBITRATOR=1
+#              ROUNDS=1 (each fault so often) PLANT=flip (must fail) LOGS=folder JSON=file
+# make block-mariadb  MariaDB on a replicated block device, killed with its machine: ROUNDS=100 SEED=n JSON=file
 # make gaps    length of write outages when members are killed or leadership moves, compared with Galera's library
 # make bench   compare the provider with Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests on real servers with Debian 13's MariaDB, in its own root directory: TESTS="daily rejoin"
@@ -211,6 +214,26 @@ chaos: setup-test
 gaps:
 	@$(MAKE) --no-print-directory chaos FAULTS=kill-first,kill-other,switchover,kill-all ROUNDS=$(or $(ROUNDS),3) \
 		RIVAL=$(RIVAL)
+
+PLANT ?=
+LOGS ?=
+PROTOCOLS ?=
+
+.PHONY: block-chaos block-mariadb
+block-chaos: MINUTES = 60
+block-chaos: setup-test
+	$(call say,faults on a replicated block device)
+	@$(CARGO) build $(LOCKED) --release -p lockstep
+	@$(TARGET)/release/lockstep block-chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(MINUTES)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(PROTOCOLS),--protocols $(PROTOCOLS)) \
+		$(if $(ARBITRATOR),--arbitrator) $(if $(PLANT),--plant $(PLANT)) $(if $(LOGS),--logs $(LOGS)) \
+		$(if $(JSON),--json $(JSON))
+
+block-mariadb: setup-test
+	$(call say,MariaDB on a replicated block device)
+	@$(CARGO) build $(LOCKED) --release -p lockstep
+	@$(TARGET)/release/lockstep block-mariadb --rounds $(or $(ROUNDS),100) $(if $(SEED),--seed $(SEED)) \
+		$(if $(JSON),--json $(JSON))
 
 T ?=
 

@@ -27,6 +27,8 @@ long=(
     binlog::full_disk_delays_the_stream_and_damages_nothing
     binlog::replica_of_binlog_server_has_what_the_cluster_has
     binlog::replica_that_switches_between_instances_loses_nothing
+    block::device_holds_every_flushed_write_under_faults
+    block::mariadb_on_device_keeps_acknowledged_commits
     branch::majority_log_damage_is_reported_and_bootstrap_works
     chaos::isolation_holds_on_three_members_with_kills
     chaos::under_all_one_of_three_is_enough

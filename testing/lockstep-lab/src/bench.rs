@@ -85,6 +85,13 @@ fn sweep(parent: &Path, install: &Installation) {
 impl Bench {
     /// Makes the folder and, once, the data directory that every server of it starts from.
     pub fn new() -> Result<Bench> {
+        let bench = Bench::without_servers()?;
+        bench.install.make_template(&bench.template, true)?;
+        Ok(bench)
+    }
+
+    /// Makes the folder only, for processes other than servers.
+    pub(crate) fn without_servers() -> Result<Bench> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let install = Installation::find()?;
         sweep(Path::new(PARENT), &install);
@@ -107,9 +114,7 @@ impl Bench {
             .spawn()
             .map_err(LocalError::io("start the watchdog shell"))?;
         let template = dir.join("template");
-        let bench = Bench { install, dir, template, watchdog: Some(watchdog), keep, _lock: lock };
-        bench.install.make_template(&bench.template, true)?;
-        Ok(bench)
+        Ok(Bench { install, dir, template, watchdog: Some(watchdog), keep, _lock: lock })
     }
 
     /// The folder.

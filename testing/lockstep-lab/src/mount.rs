@@ -12,6 +12,22 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
+    /// Mounts `source` with these arguments of `mount` at an empty directory. Needs root.
+    pub(crate) fn at(path: &Path, arguments: &[&str], source: &Path) -> Result<Mount> {
+        run_to_end(Command::new("mount").args(arguments).arg(source).arg(path))?;
+        Ok(Mount { path: path.to_owned() })
+    }
+
+    /// Unmounts in order: everything is on the disk then.
+    ///
+    /// # Errors
+    /// It is in use, and stays mounted until the value is dropped.
+    pub(crate) fn unmount(self) -> Result<()> {
+        run_to_end(Command::new("umount").arg(&self.path))?;
+        std::mem::forget(self);
+        Ok(())
+    }
+
     /// Mounts `source` with these arguments of `mount` at the data directory, and copies the directory's files into it.
     /// Needs root.
     pub(crate) fn under(
@@ -23,8 +39,7 @@ impl Mount {
         let aside = datadir.with_extension("aside");
         std::fs::rename(datadir, &aside).map_err(LocalError::path("move aside", datadir))?;
         install.make_dir(datadir, 0o755)?;
-        run_to_end(Command::new("mount").args(arguments).arg(source).arg(datadir))?;
-        let mount = Mount { path: datadir.to_owned() };
+        let mount = Mount::at(datadir, arguments, source)?;
         install.give(datadir)?;
         run_to_end(Command::new("cp").arg("-a").arg(aside.join(".")).arg(datadir))?;
         std::fs::remove_dir_all(&aside).map_err(LocalError::path("remove", &aside))?;

@@ -21,10 +21,10 @@ const ACCOUNTS: u64 = 12;
 const EACH: u64 = 1000;
 /// Numbers that look random and are the same for the same seed.
 #[derive(Debug, Clone)]
-pub(super) struct Dice(pub(super) u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    pub(super) fn roll(&mut self, sides: u64) -> u64 {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides.max(1)
     }

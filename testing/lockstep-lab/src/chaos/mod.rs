@@ -20,7 +20,8 @@ mod workload;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::load::{Dice, Load};
+pub(crate) use self::load::Dice;
+use self::load::Load;
 use self::runner::Runner;
 use crate::cluster::Cluster;
 use lockstep_local::{LocalError, Result};

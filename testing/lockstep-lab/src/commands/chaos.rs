@@ -12,7 +12,7 @@ use lockstep_local::say;
 use serde_json::{Map, Value, json};
 
 /// The exit code where something was lost or wrong.
-const WRONG: u8 = 3;
+pub(super) const WRONG: u8 = 3;
 
 /// Options of `lockstep chaos`.
 #[derive(Args, Debug)]
@@ -90,7 +90,7 @@ fn voters(text: &str) -> Result<usize, String> {
     }
 }
 
-fn minutes(text: &str) -> Result<f64, String> {
+pub(super) fn minutes(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(minutes) if (0.1..=10_000.0).contains(&minutes) => Ok(minutes),
         _ => Err("a number of minutes from 0.1 to 10000 is wanted".into()),

@@ -1,6 +1,8 @@
 //! The developers' subcommands of `lockstep`: their options and reports. The rest of this crate does their work.
 
 mod bench;
+mod block_chaos;
+mod block_mariadb;
 mod chaos;
 mod lab;
 
@@ -17,6 +19,12 @@ pub enum Tool {
     /// Run three servers under load and faults, and compare the answers to clients with the data. Exit code 3: data
     /// were lost or wrong.
     Chaos(chaos::ChaosArgs),
+    /// Inject faults into the members of a replicated block device, and compare the device with the answers to its
+    /// client. Exit code 3: a byte was wrong or lost.
+    BlockChaos(block_chaos::BlockChaosArgs),
+    /// Kill a MariaDB server and its replicated block device again and again, and continue on another member. Exit code
+    /// 3: an acknowledged commit was lost.
+    BlockMariadb(block_mariadb::BlockMariadbArgs),
     /// Reproduce classic replication experiments, with the rivals in the same run. Exit code 3: some measurements are
     /// missing.
     #[command(subcommand)]
@@ -32,6 +40,8 @@ impl Tool {
         match self {
             Tool::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),
             Tool::Chaos(args) => chaos::run(&args),
+            Tool::BlockChaos(args) => block_chaos::run(&args),
+            Tool::BlockMariadb(args) => block_mariadb::run(&args),
             Tool::Lab(command) => lab::run(&command),
             Tool::BenchMember => {
                 lockstep_host::command::serve(std::io::stdin().lock());

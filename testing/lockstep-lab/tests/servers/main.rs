@@ -12,6 +12,7 @@ mod arbitrator;
 mod archive;
 mod awaited;
 mod binlog;
+mod block;
 mod branch;
 mod cdc;
 mod chaos;
