@@ -29,8 +29,9 @@ const POLL: Duration = Duration::from_millis(150);
 const PORT: u16 = 4567;
 /// The size of the disk that can be filled.
 const SMALL_DISK: &str = "size=1400m";
-/// What the log keeps: enough for a member that a fault keeps away.
-const LOG_SIZE: &str = "log.size=256M";
+/// The log keeps enough for a member that a fault keeps away. Its files are small, so that it needs a new one, and space for
+/// it, while a disk is full.
+const LOG: &str = "log.size=256M; log.segment=4M";
 
 /// When a flush is answered, by DRBD's letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -153,11 +154,12 @@ impl Group {
         let mut group = Group { members, spec, addresses, small_disk, network };
         for at in 0..MEMBERS {
             group.spawn(at)?;
-            group.until("a new member joins", |group| {
-                let found = group.status(0).is_some_and(|status| status.size == size);
-                Ok(found && group.synced_voters(0) == at + 1)
-            })?;
+            group.until("a new member joins", |group| Ok(group.synced_voters(0) == at + 1))?;
         }
+        // Under protocol b that takes a second member.
+        group.until("the device has its size", |group| {
+            Ok(group.status(0).is_some_and(|status| status.size == size))
+        })?;
         Ok(group)
     }
 
@@ -199,7 +201,7 @@ impl Group {
             command.arg("arbitrator");
         } else {
             options.push_str("; ");
-            options.push_str(LOG_SIZE);
+            options.push_str(LOG);
             let listen = format!("unix:{}", self.socket(at).display());
             let cache = format!("{}M", self.spec.cache);
             command.args(["block", "serve", "--cache", &cache, "--listen", &listen]);

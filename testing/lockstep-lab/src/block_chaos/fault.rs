@@ -107,7 +107,7 @@ impl Fault {
         matches!(self, Fault::KillAll | Fault::CutPrimary | Fault::CutPrimaryMove | Fault::Split)
     }
 
-    /// What may be lost once the client has attached again, after a promotion. `primary`: the fault hit the primary's disk.
+    /// The loss that the protocol allows after a promotion. `primary`: the fault hit the primary's disk.
     pub(super) fn loss(self, protocol: Protocol, primary: bool) -> Loss {
         if matches!(self, Fault::StopPrimary | Fault::Handover) {
             // In order: everything that was answered is written.

@@ -160,23 +160,35 @@ pub fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
             cache: CACHE,
             small_disk: spec.faults.contains(&Fault::FullDisk).then_some(SMALL_DISK),
         };
-        let group = Group::start(&bench, &format!("stage{}n", at + 1), group)?;
-        let faults = possible(spec, &group, say)?;
-        let seed = spec.seed.wrapping_mul(1000).wrapping_add(at as u64);
-        let mut rig = Rig::new(group, *stage, spec, seed, &mut report)?;
-        let result = inject_all(spec, &faults, share, &mut rig, Dice(seed), say)
-            .and_then(|()| rig.finish(spec.plant, say));
-        if let Some(folder) = &spec.logs {
-            rig.group().keep_logs(&folder.join(format!("stage{}", at + 1)))?;
-        }
-        if let Err(error) = result {
-            // The violations so far must not be lost with the error.
+        let folder = spec.logs.as_ref().map(|folder| folder.join(format!("stage{}", at + 1)));
+        if let Err(error) = run_stage(spec, (at, *stage), share, (&bench, group), folder, &mut report, say) {
+            // The rounds so far must not be lost with the error.
             report.violations.push(format!("stage {}: {error}", at + 1));
             say(&format!("stage {} ended early: {error}", at + 1));
         }
         report.seconds = began.elapsed().as_secs_f64();
     }
     Ok(report)
+}
+
+/// One group, from its start to the comparison of its device files.
+fn run_stage(
+    spec: &Spec,
+    (at, stage): (usize, Stage),
+    length: Duration,
+    (bench, group): (&Bench, GroupSpec),
+    logs: Option<PathBuf>,
+    report: &mut Report,
+    say: &dyn Fn(&str),
+) -> Result<()> {
+    let group = Group::start(bench, &format!("stage{}n", at + 1), group)?;
+    let faults = possible(spec, &group, say)?;
+    let seed = spec.seed.wrapping_mul(1000).wrapping_add(at as u64);
+    let mut rig = Rig::new(group, stage, spec, seed, report)?;
+    let result = inject_all(spec, &faults, length, &mut rig, Dice(seed), say)
+        .and_then(|()| rig.finish(spec.plant, say));
+    let kept = logs.map_or(Ok(()), |folder| rig.group().keep_logs(&folder));
+    result.and(kept)
 }
 
 /// The faults that this machine and account allow; says which are left out.

@@ -1,4 +1,5 @@
-//! What the device may hold: for each sector the writes since the last common state of all copies, and how certain each is.
+//! The possible contents of the device: for each sector the writes since the last common state of all copies, and how
+//! certain each is.
 //!
 //! The model knows nothing of epochs, logs or members. Its inputs are the client's requests and the answers to them.
 
@@ -7,7 +8,7 @@ use super::sector::{self, Content, SECTOR};
 /// How many wrong sectors of one check are described.
 const DESCRIBED: usize = 5;
 
-/// What may be missing in an image.
+/// The writes that may be missing in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// No answered write: the server has lived through it.
@@ -67,7 +68,7 @@ impl Write {
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Checked {
-    /// What must not be, a line each; the last line counts those that are left out.
+    /// Wrong sectors, a line each; the last line counts the sectors that are left out.
     pub(crate) violations: Vec<String>,
     /// How many answered flushes are lost.
     pub(crate) lost_flushes: u32,
@@ -158,7 +159,7 @@ impl Model {
         })
     }
 
-    /// Compares an image with what may be there.
+    /// Compares an image with the possible contents.
     pub(crate) fn check(&self, image: &[u8], loss: Loss) -> Checked {
         let contents: Vec<Content> = (0..self.sectors())
             .map(|number| {

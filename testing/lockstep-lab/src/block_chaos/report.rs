@@ -57,7 +57,7 @@ pub struct Report {
     pub own_ends: u64,
     /// The corruption that was planted, if any.
     pub planted: Option<String>,
-    /// What must not be.
+    /// Wrong bytes, wrong answers, and members that did not return.
     pub violations: Vec<String>,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Rig<'a> {
     seed: u64,
 }
 
-/// What a fault has in hand until it ends.
+/// The state that a fault leaves behind until it is ended.
 #[derive(Debug, Clone, Copy)]
 enum Held {
     Nothing,
@@ -214,7 +214,7 @@ impl<'a> Rig<'a> {
     }
 
     /// Injects a fault while the client writes. Afterwards the client has written for a while without a fault, all its
-    /// requests are answered, and no fault is left. Returns the client, and what it may have lost.
+    /// requests are answered, and no fault is left. Returns the client, and the loss that is allowed.
     fn under_fault(
         &mut self,
         fault: Fault,
@@ -233,7 +233,7 @@ impl<'a> Rig<'a> {
         let deposed = Deposed::default();
         let salt = model.salt();
         let result = std::thread::scope(|scope| {
-            // Whatever fails, the threads end.
+            // The threads end after an error, too.
             let _guard = StopGuard(&signal);
             let writer = Writer::new(model, writer_dice, &answers);
             let work = scope.spawn(|| writer.run(connection, &signal));
@@ -299,7 +299,7 @@ impl<'a> Rig<'a> {
         result
     }
 
-    /// Attaches the client after it has lost its server. Returns what it may have lost.
+    /// Attaches the client after it has lost its server. Returns the client, and the loss that is allowed.
     fn reattach(
         &mut self,
         fault: Fault,
@@ -537,7 +537,7 @@ struct Calm<'a, 'r, 'scope> {
 
 /// The fault has come.
 struct Phase {
-    /// What is still to be ended.
+    /// The part of the fault that lasts.
     held: Held,
     written: Written,
     /// Whether the client is to move although its server may live.
@@ -623,7 +623,7 @@ impl<'a, 'r> Calm<'a, 'r, '_> {
         }
         if matches!(fault, Fault::PausePrimaryMove | Fault::CutPrimaryMove) {
             moved = true;
-            // The client works on at its server until another one is promoted: what it is told by then must be there.
+            // The client works on at its server until another one is promoted: all answers until then count.
             promoted = Some(rig.promoted(fault, target, false)?);
             signal.abandon();
         } else if !moved && !matches!(held, Held::Nothing) {

@@ -4,7 +4,7 @@
 pub(crate) const SECTOR: usize = 512;
 const HEAD: usize = 24;
 
-/// What a sector holds.
+/// The meaning of a sector's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Only zeroes.

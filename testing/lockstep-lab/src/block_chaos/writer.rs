@@ -66,7 +66,7 @@ impl Answers {
     }
 }
 
-/// What the client did.
+/// The client's answered requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Done {
     /// Answered writes, also of zeroes.
@@ -77,7 +77,7 @@ pub(crate) struct Done {
     pub(crate) verified: u64,
 }
 
-/// What the writer is to do.
+/// An order to the writer's thread.
 #[derive(Debug, Default)]
 pub(crate) struct Signal(AtomicU8);
 

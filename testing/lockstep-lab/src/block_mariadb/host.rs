@@ -102,6 +102,8 @@ impl Host {
         bench.fresh_data(&self.server.config)?;
         let datadir = self.server.datadir();
         self.mount = Some(Mount::under(&datadir, bench.installation(), &LOOP, &self.device())?);
+        // `cp` does not flush, and Aria's files of the system tables are not written again.
+        run_to_end(Command::new("sync").arg("-f").arg(&datadir))?;
         self.server.start(&[])
     }
 

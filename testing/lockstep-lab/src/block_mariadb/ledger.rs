@@ -8,7 +8,7 @@ use lockstep_local::{Client, Result, Server};
 /// The statement that makes the table.
 pub(super) const TABLE: [&str; 2] = [
     "CREATE DATABASE ledger",
-    "CREATE TABLE ledger.t (id BIGINT UNSIGNED PRIMARY KEY, text VARCHAR(400) NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE ledger.t (id BIGINT UNSIGNED PRIMARY KEY, text VARBINARY(400) NOT NULL) ENGINE=InnoDB",
 ];
 /// A row's text follows from its number.
 const TEXT: &str = "REPEAT(MD5(";

@@ -41,7 +41,7 @@ pub struct Report {
     pub acknowledged: usize,
     /// Rows in the table at the end.
     pub rows: usize,
-    /// What must not be.
+    /// Lost, foreign or half commits, damage, and failovers that did not succeed.
     pub violations: Vec<String>,
 }
 
