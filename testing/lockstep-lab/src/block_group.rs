@@ -492,8 +492,8 @@ fn first_difference(one: &Path, other: &Path) -> Result<Option<u64>> {
     loop {
         let a = read_full(&mut one_file, &mut left).map_err(LocalError::path("read", one))?;
         let b = read_full(&mut other_file, &mut right).map_err(LocalError::path("read", other))?;
-        let same = left[..a].iter().zip(&right[..b]).take_while(|(a, b)| a == b).count();
-        if same < a.max(b) {
+        if left[..a] != right[..b] {
+            let same = left[..a].iter().zip(&right[..b]).take_while(|(a, b)| a == b).count();
             return Ok(Some(offset + same as u64));
         }
         if a == 0 {

@@ -332,10 +332,10 @@ mod tests {
         device.flush();
         assert!(device.is_right(Loss::Nothing));
         let sound = device.image.clone();
-        for at in 0..device.image.len() {
-            device.image[at] ^= 0x10;
+        for (at, byte) in sound.iter().enumerate() {
+            device.image[at] = byte ^ 0x10;
             assert!(!device.is_right(Loss::Suffix), "byte {at}");
-            device.image[at] = sound[at];
+            device.image[at] = *byte;
         }
         device.image[..SECTOR].copy_from_slice(&sound[SECTOR..2 * SECTOR]);
         let found = device.model.check(&device.image, Loss::Suffix).violations;
