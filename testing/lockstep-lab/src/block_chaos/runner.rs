@@ -360,6 +360,10 @@ impl<'a> Rig<'a> {
         let written = std::thread::scope(|scope| {
             let guard = StopGuard(&signal);
             let work = scope.spawn(|| writer.run(connection, &signal));
+            if matches!(held, Held::Cut | Held::Paused(_)) {
+                // The former primary's client must get no answer while another one has its place.
+                std::thread::sleep(self.spec.hold);
+            }
             let ended = self.end(held);
             std::thread::sleep(self.spec.calm);
             let supervised = self.supervise();

@@ -286,27 +286,31 @@ pub(crate) fn probe(
     deposed: &Deposed,
     signal: &Signal,
 ) -> Vec<String> {
-    const IN_FLIGHT: usize = 16;
-    const PAUSE: Duration = Duration::from_millis(100);
+    /// Flushes and durable writes may have no answer for as long as the fault lasts. Reads are asked for on and on.
+    const WAITING_MAX: usize = 32;
+    const READS_MAX: usize = 256;
+    const PAUSE: Duration = Duration::from_millis(50);
     let mut foreign = vec![0; SECTOR];
     sector::fill(&mut foreign, !salt, 0, 0);
     let mut violations = Vec::new();
     let length = SECTOR as u32;
+    let read = Command::Read { offset: 0, length };
     let requests = [
         Command::Write { offset: 0, length, durable: false },
         Command::Flush,
-        Command::Read { offset: 0, length },
+        read,
         Command::Write { offset: 0, length, durable: true },
     ];
-    let mut turns = requests.iter().cycle();
+    let mut turns = requests.into_iter().cycle();
+    let mut due = Instant::now();
     while signal.get() == 0 {
         let since = deposed.get();
-        if since.is_some()
-            && connection.in_flight() < IN_FLIGHT
-            && let Some(request) = turns.next()
-        {
+        if since.is_some() && Instant::now() >= due && connection.in_flight() < READS_MAX {
+            due = Instant::now() + PAUSE;
+            let waiting = connection.in_flight() >= WAITING_MAX;
+            let request = if waiting { read } else { turns.next().unwrap_or(read) };
             let data: &[u8] = if matches!(request, Command::Write { .. }) { &foreign } else { &[] };
-            if connection.send(*request, data).is_err() {
+            if connection.send(request, data).is_err() {
                 return violations;
             }
         }
