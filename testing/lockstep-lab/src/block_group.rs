@@ -1,5 +1,5 @@
 //! A group of members that keep one block device: processes of `lockstep block serve`, perhaps with an arbitrator. Each has
-//! a network namespace and a disk that can be made slow; one may have a small disk that can be filled.
+//! a network namespace, and a disk that can be made slow. Copies may have small disks, which can be filled.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -27,8 +27,8 @@ const QUESTION: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(150);
 /// The port of members that have a network of their own.
 const PORT: u16 = 4567;
-/// The size of the disk that can be filled.
-const SMALL_DISK: &str = "size=1400m";
+/// The size of a disk that can be filled: for the log, a device of some MiB, and rescued entries.
+const SMALL_DISK: &str = "size=700m";
 /// The log keeps enough for a member that a fault keeps away. Its files are small, so that it needs a new one, and space for
 /// it, while a disk is full.
 const LOG: &str = "log.size=256M; log.segment=4M";
@@ -82,8 +82,8 @@ pub(crate) struct GroupSpec {
     pub(crate) size: u64,
     /// MiB of each member's cache of writes.
     pub(crate) cache: u32,
-    /// The member whose disk is small, so that it can be filled. Needs root.
-    pub(crate) small_disk: Option<usize>,
+    /// Members with a copy have a small disk, which can be filled. Needs root.
+    pub(crate) small_disks: bool,
 }
 
 /// How many members a group has.
@@ -105,7 +105,7 @@ pub(crate) struct Group {
     spec: GroupSpec,
     addresses: Vec<String>,
     /// Before the networks and the folder are removed, the members must have ended: the order of these fields.
-    small_disk: Option<Mount>,
+    small_disks: Vec<Mount>,
     network: Option<Network>,
 }
 
@@ -144,14 +144,16 @@ impl Group {
         for member in &members {
             std::fs::create_dir_all(&member.dir).map_err(LocalError::path("make", &member.dir))?;
         }
-        let small_disk = match spec.small_disk.filter(|_| is_root().unwrap_or(false)) {
-            Some(at) => {
-                Some(Mount::at(&members[at].dir, &["-t", "tmpfs", "-o", SMALL_DISK], Path::new("tmpfs"))?)
+        let copies = if spec.arbitrator { MEMBERS - 1 } else { MEMBERS };
+        let mut small_disks = Vec::new();
+        if spec.small_disks && is_root()? {
+            for member in &members[..copies] {
+                let options = ["-t", "tmpfs", "-o", SMALL_DISK];
+                small_disks.push(Mount::at(&member.dir, &options, Path::new("tmpfs"))?);
             }
-            None => None,
-        };
+        }
         let size = spec.size;
-        let mut group = Group { members, spec, addresses, small_disk, network };
+        let mut group = Group { members, spec, addresses, small_disks, network };
         for at in 0..MEMBERS {
             group.spawn(at)?;
             group.until("a new member joins", |group| Ok(group.synced_voters(0) == at + 1))?;
@@ -173,9 +175,9 @@ impl Group {
         self.network.is_some()
     }
 
-    /// The member whose disk can be filled.
-    pub(crate) fn small_disk(&self) -> Option<usize> {
-        self.spec.small_disk.filter(|_| self.small_disk.is_some())
+    /// Whether the disks of copies can be filled.
+    pub(crate) fn has_small_disks(&self) -> bool {
+        !self.small_disks.is_empty()
     }
 
     /// Where NBD clients reach this member.
@@ -305,13 +307,14 @@ impl Group {
         self.members[at].disk.set(delay);
     }
 
-    fn filler(&self) -> Option<PathBuf> {
-        self.small_disk.as_ref().map(|mount| mount.path().join("filler"))
+    fn filler(&self, at: usize) -> Option<PathBuf> {
+        self.small_disks.get(at).map(|mount| mount.path().join("filler"))
     }
 
-    /// Fills the small disk to the last byte.
-    pub(crate) fn fill(&self) -> Result<()> {
-        let path = self.filler().ok_or_else(|| LocalError::Value("no member has a small disk".into()))?;
+    /// Fills the small disk of this member to the last byte.
+    pub(crate) fn fill(&self, at: usize) -> Result<()> {
+        let path =
+            self.filler(at).ok_or_else(|| LocalError::Value("this member has no small disk".into()))?;
         let mut file = File::create(&path).map_err(LocalError::path("create", &path))?;
         // Until the disk is full, which is the aim.
         for block in [vec![0; 1 << 20], vec![0; 4096]] {
@@ -321,8 +324,8 @@ impl Group {
     }
 
     /// Removes what [`Group::fill`] has written.
-    pub(crate) fn empty(&self) {
-        if let Some(path) = self.filler() {
+    pub(crate) fn empty(&self, at: usize) {
+        if let Some(path) = self.filler(at) {
             let _ = std::fs::remove_file(path);
         }
     }

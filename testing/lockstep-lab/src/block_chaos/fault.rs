@@ -107,19 +107,23 @@ impl Fault {
         matches!(self, Fault::KillAll | Fault::CutPrimary | Fault::CutPrimaryMove | Fault::Split)
     }
 
-    /// The loss that the protocol allows after a promotion. `primary`: the fault hit the primary's disk.
-    pub(super) fn loss(self, protocol: Protocol, primary: bool) -> Loss {
+    /// Whether the fault is one of a disk, which may be the primary's.
+    fn hits_disk(self) -> bool {
+        matches!(self, Fault::FullDisk | Fault::SlowDisk)
+    }
+
+    /// The loss that the protocol allows after a promotion.
+    pub(super) fn loss(self, protocol: Protocol) -> Loss {
         if matches!(self, Fault::StopPrimary | Fault::Handover) {
             // In order: everything that was answered is written.
             return Loss::Nothing;
         }
-        let disk = matches!(self, Fault::FullDisk | Fault::SlowDisk) && primary;
         match protocol {
             Protocol::C => Loss::Unflushed,
             // Another member has received each flush, and lives.
-            Protocol::B if self.parts_primary() || disk => Loss::Suffix,
+            Protocol::B if self.parts_primary() || self.hits_disk() => Loss::Suffix,
             Protocol::B => Loss::Unflushed,
-            Protocol::A if self.ends_primary() || self.parts_primary() || disk => Loss::Suffix,
+            Protocol::A if self.ends_primary() || self.parts_primary() || self.hits_disk() => Loss::Suffix,
             Protocol::A => Loss::Unflushed,
         }
     }
@@ -158,13 +162,11 @@ mod tests {
     #[test]
     fn only_weak_protocols_may_lose_flushes() {
         for fault in ALL_FAULTS {
-            for primary in [false, true] {
-                assert_ne!(fault.loss(Protocol::C, primary), Loss::Suffix, "{fault}");
-            }
+            assert_ne!(fault.loss(Protocol::C), Loss::Suffix, "{fault}");
         }
-        assert_eq!(Fault::KillPrimaryMove.loss(Protocol::A, true), Loss::Suffix);
-        assert_eq!(Fault::KillPrimaryMove.loss(Protocol::B, true), Loss::Unflushed);
-        assert_eq!(Fault::KillAll.loss(Protocol::B, true), Loss::Suffix);
-        assert_eq!(Fault::StopPrimary.loss(Protocol::A, true), Loss::Nothing);
+        assert_eq!(Fault::KillPrimaryMove.loss(Protocol::A), Loss::Suffix);
+        assert_eq!(Fault::KillPrimaryMove.loss(Protocol::B), Loss::Unflushed);
+        assert_eq!(Fault::KillAll.loss(Protocol::B), Loss::Suffix);
+        assert_eq!(Fault::StopPrimary.loss(Protocol::A), Loss::Nothing);
     }
 }

@@ -32,8 +32,6 @@ const OWN: u64 = 32 << 20;
 const FIO: u64 = 16 << 20;
 /// MiB of the members' caches: small, so that writes reach the device file during a round.
 const CACHE: u32 = 16;
-/// The member with the small disk.
-const SMALL_DISK: usize = 1;
 
 /// One group of members, and its protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +156,7 @@ pub fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
             protocol: stage.protocol,
             size: OWN + FIO,
             cache: CACHE,
-            small_disk: spec.faults.contains(&Fault::FullDisk).then_some(SMALL_DISK),
+            small_disks: spec.faults.contains(&Fault::FullDisk),
         };
         let folder = spec.logs.as_ref().map(|folder| folder.join(format!("stage{}", at + 1)));
         if let Err(error) = run_stage(spec, (at, *stage), share, (&bench, group), folder, &mut report, say) {
@@ -197,7 +195,7 @@ fn possible(spec: &Spec, group: &Group, say: &dyn Fn(&str)) -> Result<Vec<Fault>
         fault if fault.needs_network() && !group.has_network() => {
             Some("it needs network namespaces (root, iproute2)")
         }
-        Fault::FullDisk if group.small_disk().is_none() => Some("it needs a mounted disk (root)"),
+        Fault::FullDisk if !group.has_small_disks() => Some("it needs a mounted disk (root)"),
         _ => None,
     };
     let faults = spec.faults.iter().copied().filter(|fault| {

@@ -57,7 +57,7 @@ enum Held {
     Nothing,
     Paused(usize),
     Cut,
-    Filled,
+    Filled(usize),
     Slow(usize),
     Down(usize),
 }
@@ -213,6 +213,14 @@ impl<'a> Rig<'a> {
         (primary + 1 + dice.roll(MEMBERS as u64 - 1) as usize) % MEMBERS
     }
 
+    /// A member with a copy: the primary in more than half of all cases.
+    fn any_copy(&self, primary: usize, dice: &mut Dice) -> usize {
+        match dice.roll(2) {
+            0 => primary,
+            _ => dice.roll(self.group.copies() as u64) as usize,
+        }
+    }
+
     /// Injects a fault while the client writes. Afterwards the client has written for a while without a fault, all its
     /// requests are answered, and no fault is left. Returns the client, and the loss that is allowed.
     fn under_fault(
@@ -270,7 +278,7 @@ impl<'a> Rig<'a> {
                         let found = match promoted {
                             Some(name) => rig
                                 .attach(target, &name)
-                                .map(|client| (client, fault.loss(rig.stage.protocol, true))),
+                                .map(|client| (client, fault.loss(rig.stage.protocol))),
                             None => rig.reattach(fault, &name, (primary, starts), target, moved),
                         };
                         if found.is_err() {
@@ -282,7 +290,7 @@ impl<'a> Rig<'a> {
                         client
                     }
                 };
-                let checked = rig.second_phase(fault, client, loss, held, &answers, dice, say);
+                let checked = rig.second_phase(fault, client, (loss, held), &answers, dice, say);
                 stop_probing.stop();
                 if let Some(prober) = prober {
                     match prober.join() {
@@ -326,24 +334,17 @@ impl<'a> Rig<'a> {
                 return Ok((client, Loss::Nothing));
             }
         }
-        let loss = fault.loss(self.stage.protocol, self.hits_disk_of(fault, primary));
+        let loss = fault.loss(self.stage.protocol);
         let client = self.promote(fault, target, !moved)?;
         Ok((client, loss))
     }
 
-    /// Whether a fault of a disk hits this member's. A slow disk may be any member's.
-    fn hits_disk_of(&self, fault: Fault, member: usize) -> bool {
-        fault != Fault::FullDisk || self.group.small_disk() == Some(member)
-    }
-
     /// After the fault, or after the client has moved: checks the image, ends the fault, and writes again.
-    #[allow(clippy::too_many_arguments, reason = "what a round has in hand")]
     fn second_phase(
         &mut self,
         fault: Fault,
         mut client: Client,
-        loss: Loss,
-        held: Held,
+        (loss, held): (Loss, Held),
         answers: &Answers,
         dice: &mut Dice,
         say: &dyn Fn(&str),
@@ -388,7 +389,7 @@ impl<'a> Rig<'a> {
             End::Broken(text) => {
                 // No fault any more, and yet the attachment has ended: it may, if the log moved under a weak protocol.
                 say(&format!("{fault}: the new attachment broke ({text})"));
-                let loss = fault.loss(self.stage.protocol, true);
+                let loss = fault.loss(self.stage.protocol);
                 let (mut client, loss) = match self.try_attach(member, &name) {
                     Ok(client) if self.group.starts(member) == starts => (client, Loss::Nothing),
                     _ => (self.promote(fault, member, true)?, loss),
@@ -407,8 +408,8 @@ impl<'a> Rig<'a> {
             Held::Down(at) => self.group.spawn(at),
             Held::Paused(at) => self.group.signal(at, libc::SIGCONT),
             Held::Cut => self.group.heal(),
-            Held::Filled => {
-                self.group.empty();
+            Held::Filled(at) => {
+                self.group.empty(at);
                 Ok(())
             }
             Held::Slow(at) => {
@@ -605,11 +606,12 @@ impl<'a, 'r> Calm<'a, 'r, '_> {
                 held = Held::Cut;
             }
             Fault::FullDisk => {
-                rig.group.fill()?;
-                held = Held::Filled;
+                let at = rig.any_copy(primary, dice);
+                rig.group.fill(at)?;
+                held = Held::Filled(at);
             }
             Fault::SlowDisk => {
-                let at = dice.roll(rig.group.copies() as u64) as usize;
+                let at = rig.any_copy(primary, dice);
                 let delay = DELAYS[dice.roll(DELAYS.len() as u64) as usize];
                 rig.group.slow_down(at, Duration::from_millis(delay));
                 held = Held::Slow(at);

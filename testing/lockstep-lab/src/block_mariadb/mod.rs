@@ -74,7 +74,7 @@ pub fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
         protocol: Protocol::C,
         size: SIZE,
         cache: CACHE,
-        small_disk: None,
+        small_disks: false,
     };
     let group = Group::start(&bench, "n", group)?;
     let hosts = (0..MEMBERS).map(|at| Host::new(&bench, &format!("db{}", at + 1), at as u32 + 1));
