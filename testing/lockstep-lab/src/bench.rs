@@ -32,7 +32,8 @@ const PREFIX: &str = "lockstep-";
 const KEPT: &str = "kept";
 
 /// Kills the sessions whose numbers are in the folder's `*.pid` files once its standard input ends, which happens
-/// when our process is gone, however it went; then deletes the folder.
+/// when our process is gone, however it went; then deletes the folder. Mounts are found in the kernel's list: the directory
+/// of a FUSE mount without its process cannot be examined.
 const WATCHDOG: &str = r#"
 trap '' INT TERM HUP
 while read -r line; do [ "$line" = done ] && exit 0; done
@@ -43,7 +44,9 @@ for file in "$1"/*.pid; do
     fi
 done
 sleep 0.5
-for dir in "$1"/*/; do mountpoint -q "$dir" && umount -l "$dir"; done
+while read -r source point rest; do
+    case "$point" in "$1"/*) umount -l "$point" ;; esac
+done </proc/self/mounts
 rm -rf "$1"
 "#;
 
