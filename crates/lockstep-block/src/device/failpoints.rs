@@ -49,8 +49,6 @@ pub enum Failpoint {
     HoldSkipped,
     /// A promoted member takes clients at once.
     PromotedAtOnce,
-    /// An acknowledgement counts before the deliveries that it must follow.
-    EarlyBeforeDelivery,
     /// An acknowledgement counts although a promotion of this member may precede it.
     EarlyBehindPromotion,
     /// A failed flush does not end the attachment.

@@ -628,6 +628,7 @@ impl<L: Log> Replica<L> {
         let is_epoch = matches!(entry, Entry::Attach { .. } | Entry::Promote { .. });
         let now = self.now();
         let mut ended = Vec::new();
+        let epoch_before = state.attachments.epoch();
         let effect = state.attachments.take(origin, &entry);
         if let (Effect::Accepted(_), Entry::Promote { .. }) = (&effect, &entry) {
             state.promoted_at = now;
@@ -673,6 +674,8 @@ impl<L: Log> Replica<L> {
         let epoch = state.attachments.epoch();
         if matches!(effect, Effect::Accepted(_)) && is_epoch {
             state.controls.forget_abandoned();
+        }
+        if epoch != epoch_before {
             // They name an earlier epoch.
             state.promotions.clear();
         }
@@ -774,8 +777,6 @@ impl<L: Log> Replica<L> {
         let mut state = self.lock();
         match notice {
             Notice::Acknowledged { after } => {
-                let at_once = self.0.failpoints.is_active(Failpoint::EarlyBeforeDelivery);
-                let after = if at_once { Seqno::MIN } else { after };
                 state.early.push((tag, after));
                 state.count_early();
             }

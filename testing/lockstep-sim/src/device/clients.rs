@@ -411,7 +411,7 @@ impl DeviceWorld {
         let (offset, length) = ((first * CELL) as u64, (count * CELL) as u32);
         let strong = self.is_strong();
         let wrote = |result: Result<(), IoError>| Done::Data(result.map(|()| Bytes::new()));
-        let fua = kind % 5 == 0;
+        let fua = kind.is_multiple_of(5);
         let (request, task): (Request, Pin<Box<dyn Future<Output = Done> + Send>>) = match kind {
             0..45 => {
                 let value = self.number();
@@ -424,7 +424,7 @@ impl DeviceWorld {
                 (Request::Write { first, count, value: 0, fua }, Box::pin(task))
             }
             50..55 => {
-                let may_trim = kind % 2 == 0;
+                let may_trim = kind.is_multiple_of(2);
                 let task = async move { wrote(attachment.write_zeroes(offset, length, may_trim, fua).await) };
                 (Request::Write { first, count, value: 0, fua }, Box::pin(task))
             }

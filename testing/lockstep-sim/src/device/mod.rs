@@ -196,17 +196,16 @@ const fn plant(name: &'static str, fault: Failpoint, seeds: u64) -> DevicePlant 
 
 /// All planted faults.
 pub const DEVICE_PLANTS: &[DevicePlant] = &[
-    plant("position-before-data", Failpoint::PositionBeforeData, 40),
-    plant("uncommitted-written", Failpoint::UncommittedWritten, 40),
-    plant("session-kept", Failpoint::SessionKept, 40),
-    plant("flush-leaves-dirty", Failpoint::FlushLeavesDirty, 40),
-    plant("flush-before-log", Failpoint::FlushBeforeLog, 40),
-    plant("hold-skipped", Failpoint::HoldSkipped, 40),
-    plant("promoted-at-once", Failpoint::PromotedAtOnce, 40),
-    plant("early-before-delivery", Failpoint::EarlyBeforeDelivery, 40),
+    plant("position-before-data", Failpoint::PositionBeforeData, 10),
+    plant("uncommitted-written", Failpoint::UncommittedWritten, 10),
+    plant("session-kept", Failpoint::SessionKept, 60),
+    plant("flush-leaves-dirty", Failpoint::FlushLeavesDirty, 10),
+    plant("flush-before-log", Failpoint::FlushBeforeLog, 10),
+    plant("hold-skipped", Failpoint::HoldSkipped, 60),
+    plant("promoted-at-once", Failpoint::PromotedAtOnce, 400),
     plant("early-behind-promotion", Failpoint::EarlyBehindPromotion, 250),
     plant("failed-flush-forgotten", Failpoint::FailedFlushForgotten, 40),
-    plant("writes-kept", Failpoint::WritesKept, 40),
+    plant("writes-kept", Failpoint::WritesKept, 10),
 ];
 
 /// Looks for a planted fault: the first seed that finds it, with its violation; `Err`: how many seeds did not. A seed that

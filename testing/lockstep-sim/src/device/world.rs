@@ -174,11 +174,9 @@ impl DeviceWorld {
 
     fn happen(&mut self, event: Event) -> Check {
         match event {
-            Event::Frame { from, to, link, kind, payload } => {
-                if self.links.is_up(to, from, Some(link)) {
-                    let from = self.machines[from].id;
-                    self.input(to, Input::Frame { from, kind, payload });
-                }
+            Event::Frame { from, to, link, kind, payload } if self.links.is_up(to, from, Some(link)) => {
+                let from = self.machines[from].id;
+                self.input(to, Input::Frame { from, kind, payload });
             }
             Event::Round { at, life } if self.machines[at].life() == life => return self.member_round(at),
             Event::Timer { at, life, due } => {
