@@ -70,6 +70,8 @@ pub struct DeviceCounters {
     pub lost: u64,
     /// Acknowledged entries that only rescue files have at the end.
     pub rescued: u64,
+    /// Runs that ended because the logs did not continue a copy.
+    pub needs_state: u64,
     /// Faults.
     pub faults: u64,
     /// How often everything came back after faults.
@@ -90,6 +92,7 @@ impl DeviceCounters {
             ended,
             lost,
             rescued,
+            needs_state,
             faults,
             heals,
         } = other;
@@ -103,6 +106,7 @@ impl DeviceCounters {
         self.ended += ended;
         self.lost += lost;
         self.rescued += rescued;
+        self.needs_state += needs_state;
         self.faults += faults;
         self.heals += heals;
     }
@@ -112,7 +116,7 @@ impl fmt::Display for DeviceCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "entries={} writes_taken={} reads={} writes={} flushes={} attached={} promotions={} epochs_ended={} lost={} rescued={} faults={} \
+            "entries={} writes_taken={} reads={} writes={} flushes={} attached={} promotions={} epochs_ended={} lost={} rescued={} needs_state={} faults={} \
              heals={}",
             self.entries,
             self.writes_taken,
@@ -124,6 +128,7 @@ impl fmt::Display for DeviceCounters {
             self.ended,
             self.lost,
             self.rescued,
+            self.needs_state,
             self.faults,
             self.heals
         )
@@ -165,6 +170,7 @@ pub fn simulate_device(settings: DeviceSettings) -> DeviceReport {
         ended: world.model.ended,
         lost: world.model.lost.len() as u64,
         rescued: world.rescued,
+        needs_state: world.needs_state,
         faults: world.faults,
         heals: world.heals,
     };
