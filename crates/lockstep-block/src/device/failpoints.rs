@@ -1,7 +1,7 @@
 //! Failpoints: faults that the simulator plants, to show that its checks find them.
 //!
 //! They exist only with the feature `failpoints`. Without it [`Failpoints::is_active`] is always false, and the compiler removes
-//! what depends on it.
+//! the code that depends on it.
 
 /// The failpoint that is active, if there is one.
 #[derive(Clone, Copy, Default, Debug)]

@@ -1,6 +1,6 @@
 //! The disk under a device file: its image and its state file.
 //!
-//! [`FileStorage`] is the real one. The simulator has another, which loses at a crash what was not synced.
+//! [`FileStorage`] is the real one. The simulator has another: at a crash it loses unsynced writes.
 
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, ioctl_ficlone, seek};
 use rustix::io::Errno;

@@ -9,7 +9,7 @@ use lockstep_core::Micros;
 /// a control entry may take half a minute.
 const HEALING: Micros = 300 * SECOND;
 
-/// What is awaited.
+/// The awaited event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stage {
     /// All requests, attaches and promotions end.
