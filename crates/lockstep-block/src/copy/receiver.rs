@@ -44,17 +44,25 @@ pub trait Joiner {
 /// # Errors
 /// [`CopyError`]. A donor that lacks the token is refused.
 pub fn greet<S: Read + Write>(stream: &mut S, group: &str, token: &Token) -> Result<Hello, CopyError> {
-    let refuse = |stream: &mut S, text: &str| {
-        let _ = wire::send(stream, &Message::Refuse(text.into())).and_then(|()| stream.flush());
+    let refused = |stream: &mut S, text: &str| {
+        let _ = refuse(stream, text);
         Err(CopyError::Protocol(text.into()))
     };
     match wire::receive(stream).map_err(CopyError::Stream)? {
         Message::Hello(hello) if hello.token != *token || hello.group != group => {
-            refuse(stream, "a token that this member has not given out")
+            refused(stream, "a token that this member has not given out")
         }
         Message::Hello(hello) => Ok(hello),
-        _ => refuse(stream, "no Hello"),
+        _ => refused(stream, "no Hello"),
     }
+}
+
+/// Refuses a donor, with a text for people.
+///
+/// # Errors
+/// As of the stream.
+pub fn refuse(stream: &mut impl Write, text: &str) -> std::io::Result<()> {
+    wire::send(stream, &Message::Refuse(text.into())).and_then(|()| stream.flush())
 }
 
 /// Takes the device from the donor that has said Hello.
@@ -69,7 +77,7 @@ pub fn receive<S: Read + Write>(
 ) -> Result<Progress, CopyError> {
     if let Err(error) = joiner.begin(hello) {
         if let CopyError::Refused(text) = &error {
-            let _ = wire::send(stream, &Message::Refuse(text.clone())).and_then(|()| stream.flush());
+            let _ = refuse(stream, text);
         }
         return Err(error);
     }

@@ -218,6 +218,14 @@ impl DeviceFile {
         self.storage.save_state(&position.encode())
     }
 
+    /// See [`Storage::sync_and_reread`].
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub fn sync_and_reread(&self) -> io::Result<()> {
+        self.storage.sync_and_reread()
+    }
+
     /// Gives another file this one's content, with shared space, in a moment.
     ///
     /// # Errors

@@ -4,8 +4,8 @@
 //!
 //! - The present epoch has an owner, and that owner is gone. Another member is gone if it is not connected, the last view does
 //!   not list it, and none of its writes come. An owner that is only slow is connected. This member is gone as an owner if its
-//!   process was started again, so that it does not know the attachment.
-//! - A majority answers, and this copy has everything that was committed.
+//!   process was started again, so that it knows neither the attachment nor who waits for the promotion.
+//! - A majority answers, and this copy is whole and has everything that was committed.
 //!
 //! Under a weak commit policy it waits until it leads. The entry of the promotion names the epoch before, so of several members
 //! one is promoted. The former primary answers nothing by the time at which the new one takes a client: see the crate's README.
@@ -13,6 +13,7 @@
 use super::attachments::Holder;
 use super::entry::Entry;
 use super::replica::{Log, Replica};
+use super::resync::Wholeness;
 use lockstep_core::MemberId;
 use std::time::{Duration, Instant};
 
@@ -93,12 +94,26 @@ impl<L: Log> Replica<L> {
             }
             let before = seen.epoch;
             tried = Some(before);
-            let outcome = self.control(None, |token| Entry::Promote { before, token }).await;
+            let outcome = tokio::select! {
+                outcome = self.control(None, |token| Entry::Promote { before, token }) => outcome,
+                () = self.until_owner_is_back(before) => None,
+            };
             if let Some(outcome) = outcome.filter(|outcome| outcome.accepted) {
                 return Some(outcome.epoch);
             }
             // Another member was promoted, or the log has no answer: the time begins again.
             watch = Watch::new(after);
+        }
+    }
+
+    /// Waits until the owner of this epoch is no longer gone: a promotion must not be sent again then.
+    async fn until_owner_is_back(&self, epoch: u64) {
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            let seen = self.seen();
+            if seen.epoch == epoch && !seen.is_gone {
+                return;
+            }
         }
     }
 
@@ -112,12 +127,16 @@ impl<L: Log> Replica<L> {
             Holder::Promoted(member) => (Some(*member), 0),
             Holder::Attached { member, next, .. } => (Some(*member), *next),
         };
-        // A promoted member that was started again can still take its client.
-        let is_forgotten = matches!(state.attachments.holder(), Holder::Attached { .. })
-            && state.session.as_ref().is_none_or(|session| session.epoch() != epoch);
+        let is_forgotten = match state.attachments.holder() {
+            Holder::Nobody => false,
+            Holder::Promoted(_) => state.promoted_here != Some(epoch),
+            Holder::Attached { .. } => state.session.as_ref().is_none_or(|session| session.epoch() != epoch),
+        };
         let is_listed = |member: &MemberId| state.view.as_ref().is_some_and(|view| view.contains(member));
         let is_unlisted = owner.is_some_and(|owner| !is_listed(&owner));
-        let is_current = state.caught_up && confirmed.is_some_and(|seqno| state.delivered >= seqno);
+        let is_current = state.caught_up
+            && state.wholeness == Wholeness::Whole
+            && confirmed.is_some_and(|seqno| state.delivered >= seqno);
         drop(state);
         let is_gone = match owner {
             None => false,

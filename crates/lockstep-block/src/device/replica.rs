@@ -237,9 +237,11 @@ pub(super) struct State {
     early: Vec<(Tag, Seqno)>,
     /// Promotions of this member that are on their way to the log. They end the attachment, and entries behind them are void.
     promotions: BTreeSet<u64>,
+    /// The epoch of the last promotion that this process has asked for.
+    pub(super) promoted_here: Option<u64>,
     pub(super) trouble: Option<String>,
     /// When the last promotion was delivered here, or when this process began.
-    promoted_at: Instant,
+    pub(super) promoted_at: Instant,
     /// The log's end has been reached once: before, the state is one of long ago.
     pub(super) caught_up: bool,
     pub(super) closing: bool,
@@ -328,6 +330,11 @@ impl State {
     /// not known before it is committed.
     fn count_early(&mut self) {
         if !self.promotions.is_empty() && !self.failpoints.is_active(Failpoint::EarlyBehindPromotion) {
+            // Those whose entries are committed meanwhile, or whose attachment has ended, count no more.
+            let session = self.session.as_ref();
+            let counts =
+                |tag: &Tag| session.is_some_and(|s| s.epoch() == tag.epoch && s.acknowledged() < tag.number);
+            self.early.retain(|(tag, _)| counts(tag));
             return;
         }
         let delivered = self.delivered;
@@ -402,6 +409,7 @@ impl<L: Log> Replica<L> {
             unwritten_since: None,
             early: Vec::new(),
             promotions: BTreeSet::new(),
+            promoted_here: None,
             trouble: None,
             promoted_at: environment.now(),
             caught_up: false,
@@ -647,8 +655,10 @@ impl<L: Log> Replica<L> {
             }
             (Effect::Accepted(token) | Effect::Refused(token), entry) if is_own => {
                 let accepted = matches!(effect, Effect::Accepted(_));
-                state.promotions.remove(token);
                 let outcome = Outcome { accepted, epoch: state.attachments.epoch() };
+                if state.promotions.remove(token) && accepted {
+                    state.promoted_here = Some(outcome.epoch);
+                }
                 let peer = state.controls.decided(*token, outcome);
                 if let (true, Some(peer)) = (accepted, peer) {
                     ended.push(state.end_session());
@@ -1035,11 +1045,10 @@ impl<L: Log> Replica<L> {
     pub fn write_back(&self) -> Result<(), String> {
         let _closes = Closes(self);
         loop {
-            let mut state = self.lock();
-            state = self.answer_jobs(state);
+            let mut state = self.answer_jobs(self.lock());
             while !self.is_write_back_due(&mut state) {
                 let waited = self.0.work.wait_timeout(state, LOOK);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state = self.answer_jobs(waited.unwrap_or_else(PoisonError::into_inner).0);
             }
             let closing = state.closing;
             drop(state);

@@ -122,6 +122,23 @@ impl Image for DeviceFile {
     }
 }
 
+/// The device file of a joiner: writes wait while its disk is full.
+struct PatientImage<'a, L: Log>(&'a Replica<L>);
+
+impl<L: Log> Image for PatientImage<'_, L> {
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.0.file.read(offset, into)
+    }
+
+    fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)> {
+        self.0.0.file.extent(offset, length)
+    }
+
+    fn write(&self, runs: &ExtentMap) -> io::Result<()> {
+        self.0.until_it_fits(|file| file.write(runs)).map_err(io::Error::other)
+    }
+}
+
 /// What a donor's file has at least.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -139,6 +156,15 @@ impl<L: Log> Replica<L> {
         self.wake();
     }
 
+    /// This copy does not count any more, also after a restart: saves its position as that of a copy that is not whole.
+    ///
+    /// # Errors
+    /// The position cannot be saved: a text for people.
+    pub fn give_up(&self, position: &Position) -> Result<(), String> {
+        let given_up = Position { whole: false, ..position.clone() };
+        self.until_it_fits(|file| file.save(&given_up))
+    }
+
     /// Whether this copy is whole.
     pub fn is_whole(&self) -> bool {
         self.lock().wholeness == Wholeness::Whole
@@ -151,7 +177,7 @@ impl<L: Log> Replica<L> {
     /// [`CopyError`]. After [`CopyError::Device`] the member must end.
     pub fn receive_copy<S: Read + Write>(&self, stream: &mut S, hello: &Hello) -> Result<Gtid, CopyError> {
         let mut joins = Joins(self);
-        let received = receiver::receive(stream, &self.0.file, hello, &mut joins);
+        let received = receiver::receive(stream, &PatientImage(self), hello, &mut joins);
         if received.is_err() {
             let mut state = self.lock();
             if matches!(state.wholeness, Wholeness::Copying { .. }) {
@@ -193,7 +219,9 @@ impl<L: Log> Joiner for Joins<'_, L> {
         };
         // Before the first write: from here on the file is neither the old copy nor the new one.
         replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
-        replica.until_it_fits(|file| file.fit(hello.attachments.size())).map_err(device)
+        replica.until_it_fits(|file| file.fit(hello.attachments.size())).map_err(device)?;
+        // What is compared must be on the disk: an extent that is equal is not written again.
+        replica.until_it_fits(DeviceFile::sync_and_reread).map_err(device)
     }
 
     fn progress(&mut self, now: Progress) -> Result<(), CopyError> {
@@ -212,8 +240,11 @@ impl<L: Log> Joiner for Joins<'_, L> {
         let Gtid { seqno, .. } = hello.gtid;
         let position = position_of(hello, until <= seqno);
         let is_whole = position.whole;
+        replica.until_it_fits(DeviceFile::sync_and_reread).map_err(device)?;
         replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
         let mut state = replica.lock();
+        // A promotion may have been among the entries that the donor's copy has.
+        state.promoted_at = replica.now();
         state.attachments = position.attachments;
         (state.delivered, state.written) = (seqno, seqno);
         state.wholeness = if is_whole { Wholeness::Whole } else { Wholeness::Until(until) };
@@ -274,6 +305,10 @@ impl<L: Log> Replica<L> {
         let mut state = self.lock();
         if state.wholeness != Wholeness::Whole {
             return Err(CopyError::Refused("this member's own copy is not whole".into()));
+        }
+        if !state.caught_up {
+            // After a kill, the file may have parts of entries that are taken again.
+            return Err(CopyError::Refused("this member has not caught up with the log".into()));
         }
         // One state of one moment: the attachments are those of this seqno.
         let gtid = Gtid { uuid: state.history, seqno: state.delivered };

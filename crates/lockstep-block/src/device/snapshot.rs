@@ -34,6 +34,8 @@ const PAGE: u64 = WORDS as u64 * 64;
 const SYNC_EVERY: u64 = 64 << 20;
 /// How often the caller hears of progress.
 const TELL: Duration = Duration::from_millis(500);
+/// How long the thread that writes to the device file waits for the snapshot's own thread, which copies a MiB at most.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a snapshot may take to begin: the batch before it must be written.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -192,7 +194,13 @@ impl BackgroundCopy {
                 progress.claims[who as usize] = wanted.clone();
                 return Some(wanted);
             }
-            progress = self.freed.wait(progress).unwrap_or_else(PoisonError::into_inner);
+            let (waited, timeout) =
+                self.freed.wait_timeout(progress, CLAIM_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
+            progress = waited;
+            if timeout.timed_out() && who == Who::BeforeWrite {
+                // The device must not wait for the image's disk.
+                progress.failed.get_or_insert_with(|| HANGS.into());
+            }
         }
     }
 
@@ -478,6 +486,8 @@ impl<L: Log> Replica<L> {
 }
 
 const ONE_AT_A_TIME: &str = "a snapshot of this member is being made: wait for its end";
+const HANGS: &str =
+    "the disk of the snapshot's file takes no writes: name a file on another disk. The device goes on";
 const CANCELLED: &str = "the snapshot was cancelled";
 
 #[cfg(test)]

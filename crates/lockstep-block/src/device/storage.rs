@@ -2,7 +2,9 @@
 //!
 //! [`FileStorage`] is the real one. The simulator has another: at a crash it loses unsynced writes.
 
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, ioctl_ficlone, seek};
+use rustix::fs::{
+    Advice, FallocateFlags, FlockOperation, SeekFrom, fadvise, fallocate, flock, ioctl_ficlone, seek,
+};
 use rustix::io::Errno;
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -61,6 +63,15 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// # Errors
     /// As of the file system. What was not durable before is then unknown.
     fn sync(&self) -> io::Result<()>;
+
+    /// Makes everything durable, and reads it from the disk from now on. After a failed sync, and after a process that was killed
+    /// before it synced, memory may hold what the disk lacks.
+    ///
+    /// # Errors
+    /// As of [`Storage::sync`].
+    fn sync_and_reread(&self) -> io::Result<()> {
+        self.sync()
+    }
 
     /// The part of a range from its beginning on that is data, or that is a hole: its length, and whether it is a hole.
     ///
@@ -158,6 +169,11 @@ impl Storage for FileStorage {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn sync_and_reread(&self) -> io::Result<()> {
+        self.file.sync_data()?;
+        Ok(fadvise(&self.file, 0, None, Advice::DontNeed)?)
     }
 
     fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)> {

@@ -3,7 +3,7 @@
 use super::attachments::Holder;
 use super::entry::{Compared, Difference, Entry};
 use super::extent_map::{Content, Run};
-use super::file::DeviceFile;
+use super::file::{DeviceFile, Position};
 use super::replica::{Config, CopyMember, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
 use crate::export::{Attachment, Export, Extent, Peer, RefusalKind};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SIZE: u64 = 1 << 20;
 const CLIENT: Peer = Peer::Uid(7);
@@ -1086,5 +1086,63 @@ fn restarted_owner_takes_over_from_itself() {
     let replica = group.replica(0);
     assert_eq!(group.run(watch(replica)), Ok(Some(2)));
 }
+
+#[test]
+fn copy_that_is_not_whole_does_not_take_over() {
+    let mut group = Group::new("not-whole", 2);
+    let client = group.attach(0, "disk").unwrap();
+    drop(client);
+    group.kill(0);
+    group.replica(1).needs_state();
+    let (replica, after) = (group.replica(1), Duration::from_millis(100));
+    let watched = group.run(async move {
+        tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
+    });
+    assert!(watched.is_err(), "{watched:?}");
+}
+
+#[test]
+fn promotion_that_a_restart_forgot_is_repeated() {
+    let mut group = Group::new("forgotten", 2);
+    assert_eq!(group.promote(0, false), Ok(1));
+    let after = Duration::from_millis(100);
+    let watch = move |replica: Replica<MemoryLog>| async move {
+        tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
+    };
+    let replica = group.replica(0);
+    assert!(group.run(watch(replica)).is_err(), "this process was asked for it");
+    group.kill(0);
+    group.start(0);
+    while group.step() {}
+    let replica = group.replica(0);
+    assert_eq!(group.run(watch(replica)), Ok(Some(2)));
+}
+
+#[test]
+fn copy_that_was_given_up_stays_so_after_a_restart() {
+    let mut group = Group::new("given-up", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 4096);
+    group.flush(&client);
+    group.images();
+    let dir = group.member_dir(1);
+    let state = std::fs::read(dir.join("device.state")).unwrap();
+    let position = Position::decode(&state).unwrap();
+    group.replica(1).give_up(&position).unwrap();
+    let state = std::fs::read(dir.join("device.state")).unwrap();
+    assert_eq!(Position::decode(&state), Ok(Position { whole: false, ..position }));
+}
+
+#[test]
+fn step_of_a_comparison_is_answered_before_a_write_back_is_due() {
+    let mut group = Group::new("at-once", 2);
+    let began = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(verify(&mut group, 0).unwrap().differences, []);
+    }
+    // Ten waits for a write-back would take five seconds.
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
 #[path = "resync_tests.rs"]
 mod resync;

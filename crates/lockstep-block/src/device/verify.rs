@@ -522,7 +522,7 @@ impl<L: Log> Replica<L> {
     ) -> Result<BTreeMap<MemberId, Vec<BlockHash>>, String> {
         let began = Instant::now();
         let mut again_after = self.log().compared_within() / AGAIN_AFTER;
-        let (mut tried, mut asked) = (None::<Instant>, Instant::now());
+        let (mut tried, mut asked, mut has_begun) = (None::<Instant>, Instant::now(), false);
         loop {
             let changed = self.changed();
             tokio::pin!(changed);
@@ -571,20 +571,22 @@ impl<L: Log> Replica<L> {
                 }
                 if tried.is_none_or(|at| at.elapsed() >= again_after) {
                     let token = state.controls.token();
-                    if tried.is_some() {
-                        again_after *= 2;
-                    }
-                    state.verification.try_step(token, tried.is_none());
+                    state.verification.try_step(token, !has_begun);
+                    has_begun = true;
                     to_send = Some(Entry::Verify { token, offset, length: length as u32 });
-                    tried = Some(Instant::now());
                 }
             }
-            if let Some(entry) = to_send
-                && self.log().submit(entry.encode(), Box::new(|_| {})).is_err()
-            {
-                // There is no majority: soon again.
-                tried = tried.and_then(|at| at.checked_sub(again_after)).or(tried);
-                tokio::time::sleep(LOOK).await;
+            if let Some(entry) = to_send {
+                match self.log().submit(entry.encode(), Box::new(|_| {})) {
+                    Ok(()) => {
+                        if tried.is_some() {
+                            again_after *= 2;
+                        }
+                        tried = Some(Instant::now());
+                    }
+                    // There is no majority: soon again.
+                    Err(_) => tokio::time::sleep(LOOK).await,
+                }
             }
             if asked.elapsed() >= Duration::from_secs(1) {
                 asked = Instant::now();

@@ -8,9 +8,10 @@ use super::node_log::NodeLog;
 use crate::log_member::{MessageLog, Plan, own_address};
 use bytes::Bytes;
 use lockstep_block::copy::pace::Pace;
-use lockstep_block::copy::receiver::greet;
+use lockstep_block::copy::receiver::{greet, refuse};
 use lockstep_block::copy::wire::{Hello, Request, Token};
 use lockstep_block::copy::{CopyError, Progress};
+use lockstep_block::device::file::Position;
 use lockstep_block::device::resync::Wholeness;
 use lockstep_block::device::{Replica, ReplicaStatus};
 use lockstep_node::core::Gtid;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long a connection may take until a donor has proved itself.
@@ -243,6 +244,8 @@ pub(super) struct Resync {
     replica: Replica<NodeLog>,
     lines: Arc<MessageLog>,
     settings: ResyncSettings,
+    /// The position of a copy that an operator has given up.
+    given_up: Option<Position>,
 }
 
 impl Resync {
@@ -251,8 +254,9 @@ impl Resync {
         replica: Replica<NodeLog>,
         lines: Arc<MessageLog>,
         settings: ResyncSettings,
+        given_up: Option<Position>,
     ) -> Resync {
-        Resync { node, replica, lines, settings }
+        Resync { node, replica, lines, settings, given_up }
     }
 
     fn note(&self, text: &str) {
@@ -288,6 +292,10 @@ impl Resync {
             token,
             tls: self.settings.tls.is_some(),
         };
+        if let Some(position) = &self.given_up {
+            // Also after a restart without --resync.
+            self.replica.give_up(position)?;
+        }
         self.replica.needs_state();
         self.note(&format!(
             "the device is copied from another member, which connects to {address}: only what differs is sent"
@@ -334,7 +342,7 @@ impl JoinerSide {
     fn listen(self: &Arc<Self>, listener: &TcpListener) {
         let resync = &self.resync;
         resync.node.request_state(self.request.clone(), "");
-        let mut logged = Instant::now();
+        let (mut logged, mut tries) = (Instant::now(), 0);
         loop {
             match listener.accept() {
                 Ok((stream, _)) if self.greetings.load(Ordering::SeqCst) >= GREETINGS_MAX => drop(stream),
@@ -363,10 +371,24 @@ impl JoinerSide {
                 }
                 if copies.last.elapsed() >= ASK_ANEW {
                     copies.last = Instant::now();
-                    resync.node.request_state(self.request.clone(), "");
+                    tries += 1;
+                    resync.node.request_state(self.request.clone(), &self.donors(tries));
                 }
             }
         }
+    }
+
+    /// The other copies in turn, then anyone: the one that the leader prefers may fail each time.
+    fn donors(&self, tries: usize) -> String {
+        let status = self.resync.node.status();
+        let others = status.members.iter().filter(|member| member.id != status.own.id && member.keeps_data());
+        let mut names: Vec<&str> = others.map(|member| member.name.as_str()).collect();
+        names.sort_unstable();
+        if !names.is_empty() {
+            let first = tries % names.len();
+            names.rotate_left(first);
+        }
+        names.iter().map(|name| format!("{name},")).collect()
     }
 
     fn log(&self) {
@@ -386,7 +408,10 @@ impl JoinerSide {
         let greeted = self.greet(stream);
         self.greetings.fetch_sub(1, Ordering::SeqCst);
         let (mut stream, hello) = greeted?;
-        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(mut copies) = self.copies.try_lock() else {
+            let _ = refuse(&mut stream, "another member sends the device already");
+            return Ok(());
+        };
         if copies.ended {
             return Ok(());
         }

@@ -59,6 +59,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let (file, position) = DeviceFile::open(&dir)?;
     // A copy from another member that did not end begins again. Its checksums find what it has already.
     let needs_state = settings.gives_up_copy || !position.whole;
+    let given_up = settings.gives_up_copy.then(|| position.clone());
     let position = if needs_state { Position::given_up() } else { position };
     let running: Arc<OnceLock<Running>> = Arc::default();
     let resync = ResyncSettings::new(&settings.plan, settings.resync_port, settings.resync_rate)?;
@@ -76,6 +77,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         server,
         dir,
         resync,
+        given_up,
         takeover,
         running: running.clone(),
     };
@@ -126,6 +128,7 @@ struct Member {
     server: ServerConfig,
     dir: std::path::PathBuf,
     resync: ResyncSettings,
+    given_up: Option<Position>,
     takeover: Option<Takeover>,
     running: Arc<OnceLock<Running>>,
 }
@@ -133,7 +136,7 @@ struct Member {
 impl Member {
     /// Takes the deliveries until they end.
     fn take(self, node: &Node, lines: &Arc<MessageLog>) -> Result<End, String> {
-        let Member { file, position, device, size, server, dir, resync, takeover, running } = self;
+        let Member { file, position, device, size, server, dir, resync, given_up, takeover, running } = self;
         let log = NodeLog::new(node.clone(), lines.clone());
         let seed = u64::from_le_bytes(random()?);
         let replica = Replica::new(log, file, position, device, seed);
@@ -144,7 +147,7 @@ impl Member {
             .build()
             .map_err(|error| format!("cannot start threads: {error}"))?;
         let (fails, failed) = start_threads(&replica)?;
-        let resync = Resync::new(node.clone(), replica.clone(), lines.clone(), resync);
+        let resync = Resync::new(node.clone(), replica.clone(), lines.clone(), resync, given_up);
         let places = server.listen.len();
         let server =
             runtime.block_on(Server::start(server, replica.clone())).map_err(|error| error.to_string())?;
