@@ -616,9 +616,11 @@ impl DeviceWorld {
                 }
                 Delivery::Synced => replica.caught_up(),
                 Delivery::Closed => {}
-                // Known gap: where hardly any log is kept, a leader whose own log began by a snapshot may lack what another
-                // copy needs.
-                Delivery::StateNeeded { .. } if self.profile.tuning.log_bytes < 1 << 30 => {
+                // Where hardly any log is kept, a leader whose own log began by a snapshot may lack what another copy needs. Such a
+                // copy takes the device from another one, which this world does not simulate.
+                Delivery::StateNeeded { .. } | Delivery::StateFailed(_)
+                    if self.profile.tuning.log_bytes < 1 << 30 =>
+                {
                     self.tell(format_args!("{name} needs the state of another copy"));
                     self.needs_state += 1;
                     self.done = true;
