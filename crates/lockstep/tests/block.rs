@@ -589,7 +589,7 @@ fn flip(image: &Path, offset: u64) {
 
 #[test]
 fn verify_finds_a_changed_byte_and_nothing_else() {
-    let group = Group::new("verify", 3, false, "c");
+    let group = Group::with("verify", 3, false, "c", 48, "", |_| Vec::new());
     let mut client = group.attach(0, "disk");
     for at in 0..12 {
         client.write(at << 20, &[at as u8 + 1; 1 << 20]).unwrap();
@@ -604,7 +604,7 @@ fn verify_finds_a_changed_byte_and_nothing_else() {
                 break;
             }
             let text = group.block(round % 3, &["verify"]);
-            let alike = "16777216 bytes compared on 3 copies, all alike";
+            let alike = "50331648 bytes compared on 3 copies, all alike";
             assert_eq!(text.as_deref(), Ok(alike), "under load\n{}", group.logs());
         }
         drop(stops);
@@ -613,11 +613,11 @@ fn verify_finds_a_changed_byte_and_nothing_else() {
     assert!(flushed.load(Ordering::SeqCst) > 100, "there was load");
     client.detach();
     group.settle();
-    flip(&group.member(2).join("device.img"), (9 << 20) + 77);
+    flip(&group.member(2).join("device.img"), (41 << 20) + 77);
     let output = group.block_command(0, &["verify", "--json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let expected = serde_json::json!([{ "offset": 9 << 20, "length": 1 << 20, "members": ["n3"] }]);
+    let expected = serde_json::json!([{ "offset": 41 << 20, "length": 1 << 20, "members": ["n3"] }]);
     assert_eq!(answer["compared"]["differences"], expected);
     group.until("each member knows the result", |group| {
         (0..3).all(|at| group.status(at).is_some_and(|status| status["compared"]["differences"] == expected))

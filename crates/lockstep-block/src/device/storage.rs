@@ -9,13 +9,15 @@ use rustix::io::Errno;
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The device file's name.
 pub(super) const IMAGE: &str = "device.img";
 /// The name of the file with its position.
 pub(super) const STATE: &str = "device.state";
+/// The permissions of new files: they hold what clients have written.
+const MODE: u32 = 0o600;
 /// The longest state file.
 const STATE_MAX: u64 = 64 << 10;
 
@@ -117,7 +119,8 @@ impl FileStorage {
         let is_known =
             state.try_exists().map_err(|error| format!("cannot read {}: {error}", state.display()))?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(!is_known);
+        // Its content is for nobody else.
+        options.read(true).write(true).create(!is_known).mode(MODE);
         let file = options.open(&path).map_err(|error| format!("cannot open {}: {error}", path.display()))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(FileStorage { file, dir: dir.to_owned() }),
@@ -210,7 +213,7 @@ impl Storage for FileStorage {
 
     fn save_state(&self, bytes: &[u8]) -> io::Result<()> {
         let (path, next) = (self.dir.join(STATE), self.dir.join("device.state.new"));
-        let mut file = File::create(&next)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(&next)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&next, &path)?;

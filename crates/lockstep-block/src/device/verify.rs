@@ -99,12 +99,16 @@ impl Verification {
         Ok(())
     }
 
-    /// A step begins, or is tried again.
-    fn try_step(&mut self, token: u64, is_new: bool) {
+    /// A step begins: the answers of the step before count no more.
+    fn begin_step(&mut self) {
         if let Some(own) = &mut self.own {
-            if is_new {
-                own.tries.clear();
-            }
+            own.tries.clear();
+        }
+    }
+
+    /// The present step is tried, perhaps again.
+    fn try_step(&mut self, token: u64) {
+        if let Some(own) = &mut self.own {
             own.tries.insert(token, BTreeMap::new());
         }
     }
@@ -361,8 +365,9 @@ impl<L: Log> Replica<L> {
         if differences.is_empty() {
             return (false, format!("{bytes} bytes compared on {copies} copies, all alike"));
         }
-        let mut text =
-            format!("{bytes} bytes compared on {copies} copies: they differ in blocks of {differing} bytes");
+        let mut text = format!(
+            "{bytes} bytes compared on {copies} copies: they differ in blocks of 1 MiB, {differing} bytes in all"
+        );
         for Difference { offset, length, members } in differences {
             let names: Vec<String> = members.iter().map(|member| self.log().name_of(member)).collect();
             let who = match &names[..] {
@@ -391,7 +396,13 @@ impl<L: Log> Drop for Ends<'_, L> {
 
 /// The comparison.
 impl<L: Log> Replica<L> {
-    /// Compares all copies that are connected, while clients write. `rate`: the most bytes in a second. `progress` is told about
+    /// The members whose copies a comparison leaves out now.
+    pub fn not_compared(&self) -> Vec<String> {
+        let members = self.log().copies();
+        members.into_iter().filter(|member| !member.ready).map(|member| member.name).collect()
+    }
+
+    /// Compares all copies that are connected, while clients write. `rate`: the most bytes in a second; 0: any number. `progress` is told about
     /// once in a second, and ends the comparison by returning `false`. The result goes into the log.
     ///
     /// # Errors
@@ -445,7 +456,8 @@ impl<L: Log> Replica<L> {
             result.differences.truncate(HASHES_MAX);
             offset += length;
             let due = rate
-                .map_or(Duration::ZERO, |rate| Duration::from_secs_f64(offset as f64 / rate.max(1) as f64));
+                .filter(|rate| *rate > 0)
+                .map_or(Duration::ZERO, |rate| Duration::from_secs_f64(offset as f64 / rate as f64));
             let mut waits = true;
             while waits {
                 let now = VerifyProgress { done: offset, total, differing: result.differing };
@@ -522,7 +534,8 @@ impl<L: Log> Replica<L> {
     ) -> Result<BTreeMap<MemberId, Vec<BlockHash>>, String> {
         let began = Instant::now();
         let mut again_after = self.log().compared_within() / AGAIN_AFTER;
-        let (mut tried, mut asked, mut has_begun) = (None::<Instant>, Instant::now(), false);
+        let (mut tried, mut asked) = (None::<Instant>, Instant::now());
+        self.lock().verification.begin_step();
         loop {
             let changed = self.changed();
             tokio::pin!(changed);
@@ -571,8 +584,7 @@ impl<L: Log> Replica<L> {
                 }
                 if tried.is_none_or(|at| at.elapsed() >= again_after) {
                     let token = state.controls.token();
-                    state.verification.try_step(token, !has_begun);
-                    has_begun = true;
+                    state.verification.try_step(token);
                     to_send = Some(Entry::Verify { token, offset, length: length as u32 });
                 }
             }
@@ -688,15 +700,18 @@ mod tests {
         let mut state = Verification::default();
         assert!(state.begin(Instant::now()).is_ok());
         let copies = BTreeSet::from([id(1), id(2)]);
-        state.try_step(1, true);
+        state.begin_step();
+        state.try_step(1);
         state.on_hashes(&id(1), 1, vec![[1; 32]]);
-        state.try_step(2, false);
+        state.try_step(2);
         state.on_hashes(&id(2), 2, vec![[1; 32]]);
         assert!(state.complete(&copies).is_none(), "of two positions");
         assert_eq!(state.missing(&copies), []);
         state.on_hashes(&id(2), 1, vec![[2; 32]]);
         assert_eq!(state.complete(&copies).unwrap().len(), 2);
-        state.try_step(3, true);
+        state.begin_step();
+        assert!(state.complete(&copies).is_none(), "before its first try");
+        state.try_step(3);
         state.on_hashes(&id(2), 1, vec![[2; 32]]);
         assert!(state.complete(&copies).is_none());
         assert_eq!(state.missing(&copies), [id(1), id(2)]);

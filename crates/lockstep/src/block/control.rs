@@ -213,6 +213,7 @@ async fn execute(
         Request::Verify { rate } => {
             // A member that has just joined must be compared, too.
             tokio::time::sleep(LIST_OF_MEMBERS_AGE).await;
+            let not_compared = replica.not_compared();
             let compared = replica
                 .verify(rate, |now| {
                     tell(Progress { done: now.done, total: now.total, differing: now.differing })
@@ -220,8 +221,14 @@ async fn execute(
                 .await;
             match compared {
                 Ok(compared) => {
-                    let (_, text) = replica.result_text(&compared);
-                    let compared = ComparedStatus::of(replica, &compared);
+                    let (_, mut text) = replica.result_text(&compared);
+                    if !not_compared.is_empty() {
+                        text.push_str(&format!(
+                            ". Not compared, because not connected or behind: {}",
+                            not_compared.join(", ")
+                        ));
+                    }
+                    let compared = ComparedStatus { not_compared, ..ComparedStatus::of(replica, &compared) };
                     Answer { compared: Some(compared), ..Answer::done(text) }
                 }
                 Err(text) => Answer::failed(text),

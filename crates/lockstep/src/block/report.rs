@@ -80,6 +80,8 @@ pub(crate) struct ComparedStatus {
     pub(crate) differing_bytes: u64,
     /// The first differences.
     pub(crate) differences: Vec<DifferenceStatus>,
+    /// Members whose copies were left out; in the answer to `lockstep block verify` only.
+    pub(crate) not_compared: Vec<String>,
 }
 
 /// A range in which copies differ.
@@ -103,6 +105,7 @@ impl ComparedStatus {
             bytes: found.bytes,
             copies: found.copies,
             differing_bytes: found.differing,
+            not_compared: Vec::new(),
             differences: found
                 .differences
                 .iter()
@@ -211,7 +214,7 @@ impl BlockStatus {
         if let Some(compared) = self.compared.as_ref().filter(|compared| compared.differing_bytes > 0) {
             let _ = write!(
                 out,
-                "\nthe copies differ in blocks of {} bytes: `lockstep block verify` shows them",
+                "\nthe copies differed, in blocks of {} bytes in all: `lockstep block verify` shows whether they still do",
                 compared.differing_bytes
             );
         }
