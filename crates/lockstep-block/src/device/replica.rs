@@ -956,7 +956,8 @@ impl<L: Log> Replica<L> {
             let name = self.0.log.name_of(member);
             return Err(format!(
                 "{peer} is attached to {name}, and {name} is connected: a promotion ends that attachment. Disconnect the \
-                 client first, or give --force"
+                 client first. If the attachment did not end in order (see `lockstep block status` on {name}), promote {name}, or \
+                 give --force"
             ));
         }
         Ok(())
