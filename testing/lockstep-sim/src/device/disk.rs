@@ -239,8 +239,9 @@ impl Storage for SimDisk {
     fn save_state(&self, bytes: &[u8]) -> io::Result<()> {
         let mut inner = self.lock();
         inner.room()?;
+        let is_off = inner.is_cut;
         let begun = inner.begin();
-        if begun.is_ok() || inner.rng.one_in(2) {
+        if begun.is_ok() || !is_off && inner.rng.one_in(2) {
             inner.state = Some(bytes.to_vec());
         }
         begun
