@@ -330,7 +330,7 @@ impl State {
     /// not known before it is committed.
     fn count_early(&mut self) {
         if !self.promotions.is_empty() && !self.failpoints.is_active(Failpoint::EarlyBehindPromotion) {
-            // Those whose entries are committed meanwhile, or whose attachment has ended, count no more.
+            // Acknowledgements do not count any more once their entries are committed or their attachment has ended.
             let session = self.session.as_ref();
             let counts =
                 |tag: &Tag| session.is_some_and(|s| s.epoch() == tag.epoch && s.acknowledged() < tag.number);

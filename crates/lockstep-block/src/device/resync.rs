@@ -220,7 +220,7 @@ impl<L: Log> Joiner for Joins<'_, L> {
         // Before the first write: from here on the file is neither the old copy nor the new one.
         replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
         replica.until_it_fits(|file| file.fit(hello.attachments.size())).map_err(device)?;
-        // What is compared must be on the disk: an extent that is equal is not written again.
+        // The compared bytes must be on the disk, because an equal extent is not written again.
         replica.until_it_fits(DeviceFile::sync_and_reread).map_err(device)
     }
 

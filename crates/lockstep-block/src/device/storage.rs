@@ -63,7 +63,7 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// Makes all writes and the image's length durable.
     ///
     /// # Errors
-    /// As of the file system. What was not durable before is then unknown.
+    /// As of the file system. The content of writes that were not durable before is then unknown.
     fn sync(&self) -> io::Result<()>;
 
     /// Makes everything durable, and reads it from the disk from now on. After a failed sync, and after a process that was killed

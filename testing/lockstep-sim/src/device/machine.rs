@@ -58,7 +58,7 @@ pub(super) struct Device {
     pub(super) replica: Replica<Port>,
     pub(super) port: Port,
     pub(super) environment: Arc<SimEnvironment>,
-    /// What the member has delivered, and the device has not taken.
+    /// The member's deliveries that the device has not taken.
     pub(super) deliveries: VecDeque<Delivery>,
     pub(super) refused: Refused,
     /// A write-back that has begun, and whether the disk has it.

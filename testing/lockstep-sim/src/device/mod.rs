@@ -47,7 +47,7 @@ impl DeviceSettings {
     }
 }
 
-/// What a seed has done.
+/// The counts of the events of one seed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceCounters {
     /// Entries of the log.

@@ -72,7 +72,7 @@ struct Epoch {
     failed: Option<Tick>,
     /// When a client began to leave in order.
     leaves: Option<Tick>,
-    /// What each cell holds at the end.
+    /// The value of each cell at the end.
     end: Option<Vec<Value>>,
 }
 

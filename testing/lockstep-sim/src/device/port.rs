@@ -30,7 +30,7 @@ struct State {
     notes: Vec<String>,
 }
 
-/// Between a member and its device: what each has for the other one.
+/// The queues between a member and its device.
 #[derive(Clone)]
 pub(super) struct Port {
     member: MemberId,

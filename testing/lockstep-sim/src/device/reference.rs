@@ -26,7 +26,7 @@ enum Owner {
     Attached(MemberId, u64),
 }
 
-/// What an entry has changed.
+/// The change that an entry has made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     None,
