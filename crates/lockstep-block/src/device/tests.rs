@@ -1051,19 +1051,23 @@ fn lost_owner_is_replaced_by_one_of_two_members() {
     assert_eq!(group.replica(1).status().attachments.epoch(), 2);
 }
 
+/// The epoch of a promotion by this member itself, once the owner has been gone for a tenth of a second; an error: there is none
+/// within a second.
+async fn taken_over(replica: Replica<MemoryLog>) -> Result<Option<u64>, tokio::time::error::Elapsed> {
+    let after = Duration::from_millis(100);
+    tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
+}
+
 #[test]
 fn nobody_takes_over_without_a_majority_or_leadership() {
     let mut group = Group::new("no-takeover", 2);
     let client = group.attach(0, "disk").unwrap();
     drop(client);
     group.kill(0);
-    let after = Duration::from_millis(100);
     group.wire.cut.store(true, Ordering::SeqCst);
     let watch = |group: &mut Group| {
         let replica = group.replica(1);
-        group.run(async move {
-            tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
-        })
+        group.run(taken_over(replica))
     };
     assert!(watch(&mut group).is_err(), "no majority");
     group.wire.cut.store(false, Ordering::SeqCst);
@@ -1078,17 +1082,13 @@ fn restarted_owner_takes_over_from_itself() {
     let mut group = Group::new("itself", 2);
     let client = group.attach(0, "disk").unwrap();
     let replica = group.replica(0);
-    let after = Duration::from_millis(100);
-    let watch = move |replica: Replica<MemoryLog>| async move {
-        tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
-    };
-    assert!(group.run(watch(replica)).is_err(), "it knows the attachment");
+    assert!(group.run(taken_over(replica)).is_err(), "it knows the attachment");
     drop(client);
     group.kill(0);
     group.start(0);
     while group.step() {}
     let replica = group.replica(0);
-    assert_eq!(group.run(watch(replica)), Ok(Some(2)));
+    assert_eq!(group.run(taken_over(replica)), Ok(Some(2)));
 }
 
 #[test]
@@ -1098,10 +1098,8 @@ fn copy_that_is_not_whole_does_not_take_over() {
     drop(client);
     group.kill(0);
     group.replica(1).needs_state();
-    let (replica, after) = (group.replica(1), Duration::from_millis(100));
-    let watched = group.run(async move {
-        tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
-    });
+    let replica = group.replica(1);
+    let watched = group.run(taken_over(replica));
     assert!(watched.is_err(), "{watched:?}");
 }
 
@@ -1109,17 +1107,13 @@ fn copy_that_is_not_whole_does_not_take_over() {
 fn promotion_that_a_restart_forgot_is_repeated() {
     let mut group = Group::new("forgotten", 2);
     assert_eq!(group.promote(0, false), Ok(1));
-    let after = Duration::from_millis(100);
-    let watch = move |replica: Replica<MemoryLog>| async move {
-        tokio::time::timeout(Duration::from_secs(1), replica.promote_when_owner_is_gone(after)).await
-    };
     let replica = group.replica(0);
-    assert!(group.run(watch(replica)).is_err(), "this process was asked for it");
+    assert!(group.run(taken_over(replica)).is_err(), "this process was asked for it");
     group.kill(0);
     group.start(0);
     while group.step() {}
     let replica = group.replica(0);
-    assert_eq!(group.run(watch(replica)), Ok(Some(2)));
+    assert_eq!(group.run(taken_over(replica)), Ok(Some(2)));
 }
 
 #[test]
