@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lockstep_local::{Ended, LocalError, Result, Session, find_program, free_ports, host_port};
 
+use crate::bench;
 use crate::cluster::{Cluster, Place};
 
 /// How long an orderly end may take.
@@ -85,11 +86,7 @@ impl Arbitrator {
         };
         let environment = self.environment.iter().map(|(name, value)| (name, value));
         command.args(&self.program.1).args(&self.args).envs(environment).current_dir("/");
-        let session = Session::spawn(&mut command, &self.dir.with_extension("out"))?;
-        // By this file it is found and killed should this process die.
-        let path = self.dir.with_extension("pid");
-        std::fs::write(&path, session.pid().to_string()).map_err(LocalError::path("write", &path))?;
-        self.session = Some(session);
+        self.session = Some(bench::spawn(&mut command, &self.dir)?);
         Ok(())
     }
 

@@ -85,6 +85,15 @@ fn sweep(parent: &Path, install: &Installation) {
     }
 }
 
+/// Starts a process of a folder's. `base` is a path in the folder: the output goes to `base.out`, and by `base.pid` the process is
+/// found and killed should this one die.
+pub(crate) fn spawn(command: &mut Command, base: &Path) -> Result<Session> {
+    let session = Session::spawn(command, &base.with_extension("out"))?;
+    let path = base.with_extension("pid");
+    std::fs::write(&path, session.pid().to_string()).map_err(LocalError::path("write", &path))?;
+    Ok(session)
+}
+
 impl Bench {
     /// Makes the folder and, once, the data directory that every server of it starts from.
     pub fn new() -> Result<Bench> {

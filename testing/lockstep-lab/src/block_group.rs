@@ -13,7 +13,7 @@ use lockstep_local::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::bench::Bench;
+use crate::bench::{self, Bench};
 use crate::mount::Mount;
 use crate::netns::{self, Network};
 use crate::slow_disk::SlowDisk;
@@ -224,16 +224,12 @@ impl Group {
         let mut command = self.command(at);
         let member = &mut self.members[at];
         member.disk.attach(&mut command)?;
-        let output = member.dir.with_extension("out");
         let session = match &self.network {
             Some(network) => {
-                netns::within(&network.namespace(at), || Session::spawn(&mut command, &output))??
+                netns::within(&network.namespace(at), || bench::spawn(&mut command, &member.dir))??
             }
-            None => Session::spawn(&mut command, &output)?,
+            None => bench::spawn(&mut command, &member.dir)?,
         };
-        // By this file it is found and killed should this process die.
-        let path = member.dir.with_extension("pid");
-        std::fs::write(&path, session.pid().to_string()).map_err(LocalError::path("write", &path))?;
         member.session = Some(session);
         member.starts += 1;
         Ok(())

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_local::{LocalError, Result, Session, find_program, last_lines, prefixed};
 
-use crate::bench::Bench;
+use crate::bench::{self, Bench};
 
 /// Its program, its arguments and its process; killed when it is dropped.
 #[derive(Debug)]
@@ -47,11 +47,7 @@ impl MemberProcess {
         }
         let mut command = prefixed(&words, &self.program);
         command.args(&self.args).current_dir("/");
-        let session = Session::spawn(&mut command, &self.dir.with_extension("out"))?;
-        // By this file it is found and killed should this process die.
-        let path = self.dir.with_extension("pid");
-        std::fs::write(&path, session.pid().to_string()).map_err(LocalError::path("write", &path))?;
-        self.session = Some(session);
+        self.session = Some(bench::spawn(&mut command, &self.dir)?);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lockstep_local::{LocalError, Result, Session, free_ports, host_port, prefixed};
 use serde_json::Value;
 
-use crate::bench::Bench;
+use crate::bench::{self, Bench};
 use crate::cluster::Place;
 use crate::far::PAUSE;
 use crate::member_process::MemberProcess;
@@ -51,7 +51,7 @@ impl Drop for Client {
 
 /// Whether there can be such a device on this machine.
 pub(crate) fn check() -> Result<()> {
-    needs::program("nbdfuse", "libnbd-bin")?;
+    needs::program("nbdfuse", "nbdfuse")?;
     if Path::new("/dev/fuse").exists() {
         return Ok(());
     }
@@ -104,24 +104,21 @@ impl ReplicatedDevice {
         Ok(device)
     }
 
-    /// Not in the member's network namespace: what is mounted there is not seen from elsewhere, and the socket is a Unix socket.
+    /// The client runs outside the member's network namespace. A mount made in there is not visible elsewhere, and a Unix socket
+    /// needs no network.
     fn attach(&mut self, processor: Option<usize>) -> Result<()> {
         let words = processor.map(|processor| ["taskset".into(), "-c".into(), processor.to_string()]);
         let words: Vec<String> = words.into_iter().flatten().collect();
         let socket = self.members[0].dir().join("nbd.sock");
         let mut command = prefixed(&words, Path::new("nbdfuse"));
         command.arg(&self.client.mount).arg(format!("nbd+unix:///{GROUP}?socket={}", socket.display()));
-        let output = self.client.mount.with_extension("out");
-        let session = Session::spawn(&mut command, &output)?;
-        // By this file it is found and killed should this process die.
-        let path = self.client.mount.with_extension("pid");
-        std::fs::write(&path, session.pid().to_string()).map_err(LocalError::path("write", &path))?;
-        self.client.session = Some(session);
+        self.client.session = Some(bench::spawn(&mut command, &self.client.mount)?);
         let end = Instant::now() + TIMEOUT;
         while !std::fs::metadata(self.file()).is_ok_and(|file| file.len() > 0) {
             let ended = self.client.session.as_mut().is_some_and(|session| session.ended().is_some());
             if ended || Instant::now() > end {
-                let said = std::fs::read_to_string(&output).unwrap_or_default();
+                let output = self.client.mount.with_extension("out");
+                let said = std::fs::read_to_string(output).unwrap_or_default();
                 return Err(self.members[0].failed(&format!("nbdfuse shows no device: {said}")));
             }
             std::thread::sleep(PAUSE);
