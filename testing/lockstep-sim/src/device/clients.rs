@@ -6,9 +6,11 @@ use super::model::Request;
 use super::port::Port;
 use super::world::{DeviceWorld, Event};
 use crate::history::{Check, Violation, hold};
+use crate::profile::SECOND;
 use bytes::Bytes;
 use lockstep_block::device::{Replica, ReplicaAttachment};
 use lockstep_block::{Attachment, Export, Extent, IoError, Peer};
+use lockstep_core::Micros;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use std::task::{Context, Poll, Waker};
 
 /// The most requests of a client under way.
 const REQUESTS_MAX: usize = 6;
+/// After the faults, the operator who has moved leadership to a member brings clients to that member for so long.
+const MOVES_FOR: Micros = 3 * SECOND;
 /// The most attaches and promotions under way.
 const CONTROLS_MAX: usize = 2;
 
@@ -121,6 +125,7 @@ impl DeviceWorld {
                     if text.contains("only the leader") {
                         let to = self.machines[at].hello.name.clone();
                         self.move_leadership(at, to);
+                        self.leadership_moves = Some((at, self.now + MOVES_FOR));
                     }
                 }
             },
@@ -346,7 +351,10 @@ impl DeviceWorld {
         if copies.is_empty() {
             return;
         }
-        let at = *self.rng.pick(&copies);
+        let at = match self.leadership_moves {
+            Some((at, until)) if !self.trouble && self.now < until && copies.contains(&at) => at,
+            _ => *self.rng.pick(&copies),
+        };
         if self.reference.size() == 0 {
             self.resize(at, self.profile.size);
             return;

@@ -85,6 +85,8 @@ pub(super) struct DeviceWorld {
     pub(super) numbers: u64,
     /// The last promotion that succeeded: where, and its epoch.
     pub(super) promoted: Option<(usize, u64)>,
+    /// Where the operator has last moved leadership to for a promotion, and until when clients are brought there.
+    pub(super) leadership_moves: Option<(usize, Micros)>,
     /// The last policy that was requested is weak.
     pub(super) weak: bool,
     /// Counts the periods of faults; their events are void later.
@@ -124,6 +126,7 @@ impl DeviceWorld {
             tasks: Vec::new(),
             numbers: 0,
             promoted: None,
+            leadership_moves: None,
             weak: profile.tuning.policy.is_weak(),
             round: 0,
             trouble: false,
