@@ -18,7 +18,7 @@
 # make bench   compare the provider with Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests on real servers with Debian 13's MariaDB, in its own root directory: TESTS="daily rejoin"
 # make alerts  test the alert rules with Prometheus' promtool (fetched if missing)
-# make sim     the simulator: MINUTES=10, SEED=n to replay one history, DEVICE=1 for copies of a block device
+# make sim     the simulator: MINUTES=10 or SEEDS=n, SEED=n to replay one history, DEVICE=1 for copies of a block device
 # make sim-mutations  inject a breach of every rule: the simulator must find each (some minutes)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -115,7 +115,8 @@ sim:
 	$(call say,simulator)
 	@$(CARGO) build $(LOCKED) --release -p lockstep-sim
 # Memory is kept for the next start of a member: returning it to the system takes a tenth of the time.
-	@MIMALLOC_PURGE_DELAY=-1 $(TARGET)/release/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+	@MIMALLOC_PURGE_DELAY=-1 $(TARGET)/release/lockstep-sim \
+		$(if $(SEEDS),--seeds $(SEEDS),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FROM),--from $(FROM)) $(if $(DEVICE),--device)
 
 .PHONY: ddl
@@ -147,11 +148,11 @@ fuzz:
 		[ $${PIPESTATUS[0]} -eq 0 ] || exit 1; \
 	done
 
-# MariaDB's tests mostly wait for servers, so the simulator runs beside them at low priority, for longer than it would need
-# alone. It uses the same seeds each time, so that a failure comes from the change under test; `make sim` takes new seeds.
+# MariaDB's tests mostly wait for servers, so the simulator runs beside them at low priority. It runs the same seeds on every
+# machine, so that a failure comes from the change under test; `make sim` takes new seeds.
 mtr-and-sim:
 	@log=$$(mktemp); run="nice -n 19 $(MAKE) --no-print-directory sim"; \
-	{ $$run MINUTES=3 FROM=1 && $$run MINUTES=1 FROM=1 DEVICE=1; } >$$log 2>&1 & sim=$$!; \
+	{ $$run SEEDS=400 FROM=1 && $$run SEEDS=1200 FROM=1 DEVICE=1; } >$$log 2>&1 & sim=$$!; \
 	trap 'kill $$sim 2>/dev/null' INT TERM; \
 	$(MAKE) --no-print-directory mtr-short; mtr=$$?; \
 	wait $$sim; simulated=$$?; cat $$log; rm -f $$log; \
