@@ -47,6 +47,8 @@ const HOLD_LOOK: Duration = Duration::from_millis(10);
 const CONTROL_AGAIN: Duration = Duration::from_secs(2);
 /// How long a control entry may take.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a control entry waits while there is no majority, or while only another member's clients may write.
+const CONTROL_UNUSABLE: Duration = Duration::from_secs(5);
 /// The least data under way to the log.
 const WINDOW_MIN: u64 = 4 << 20;
 /// The most data under way to the log. A line of 1 Gbit/s and 85 ms holds 10 MB. With much more, the log takes so long to commit
@@ -877,27 +879,38 @@ impl<L: Log> Replica<L> {
         }
     }
 
-    /// Sends a control entry, and waits for its outcome. `None`: not in time.
+    /// Sends a control entry, and waits for its outcome. Nothing is sent while there is no majority.
+    ///
+    /// # Errors
+    /// There was none in time. The text is for people. An entry that was sent may be accepted later.
     pub(super) async fn control(
         &self,
         peer: Option<Peer>,
         entry: impl FnOnce(u64) -> Entry,
-    ) -> Option<Outcome> {
-        struct Waiting<'a, L: Log>(&'a Replica<L>, u64);
+    ) -> Result<Outcome, String> {
+        struct Waiting<'a, L: Log> {
+            replica: &'a Replica<L>,
+            token: u64,
+            was_sent: bool,
+        }
         impl<L: Log> Drop for Waiting<'_, L> {
             fn drop(&mut self) {
-                self.0.lock().controls.abandon(self.1);
+                let mut state = self.replica.lock();
+                state.controls.abandon(self.token);
+                if !self.was_sent {
+                    state.promotions.remove(&self.token);
+                }
             }
         }
         let token = self.lock().controls.begin(peer);
-        let _waiting = Waiting(self, token);
+        let mut waiting = Waiting { replica: self, token, was_sent: false };
         let entry = entry(token);
         if let Entry::Promote { token, .. } = entry {
             self.lock().promotions.insert(token);
         }
         let payload = entry.encode();
         let until = self.now() + CONTROL_TIMEOUT;
-        let mut sent: Option<Instant> = None;
+        let (mut sent_at, mut unusable_since) = (None::<Instant>, None);
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
@@ -905,21 +918,39 @@ impl<L: Log> Replica<L> {
             {
                 let mut state = self.lock();
                 if let Some(outcome) = state.controls.take(token) {
-                    return Some(outcome);
+                    return Ok(outcome);
                 }
                 if state.closing {
-                    return None;
+                    return Err("the server ends".into());
                 }
             }
             let now = self.now();
-            if sent.is_none_or(|at| now.duration_since(at) >= CONTROL_AGAIN) {
-                let submitted = self.0.log.submit(payload.clone(), Box::new(|_| {}));
-                sent = submitted.ok().map(|()| now);
+            let unusable = self.unusable();
+            match &unusable {
+                None => unusable_since = None,
+                Some(text) if now.duration_since(*unusable_since.get_or_insert(now)) >= CONTROL_UNUSABLE => {
+                    let effect = if waiting.was_sent { MAY_COUNT } else { "Nothing was changed" };
+                    return Err(format!("{text}. {effect}"));
+                }
+                Some(_) => {}
+            }
+            let is_due = sent_at.is_none_or(|at| now.duration_since(at) >= CONTROL_AGAIN);
+            if unusable.is_none() && is_due && self.0.log.submit(payload.clone(), Box::new(|_| {})).is_ok() {
+                waiting.was_sent = true;
+                sent_at = Some(now);
             }
             if now >= until {
-                return None;
+                return Err(format!("the log has not answered in time: this member lags. {MAY_COUNT}"));
             }
             self.look(changed).await;
+        }
+    }
+
+    /// Why the log takes no entry of this member now, for people.
+    fn unusable(&self) -> Option<String> {
+        match self.0.log.is_live() {
+            true => self.0.log.refusal(),
+            false => Some("no majority of the members answers: look at `lockstep status`".into()),
         }
     }
 
@@ -979,12 +1010,11 @@ impl<L: Log> Replica<L> {
                 // An attachment of this member ends once the log has accepted the promotion, as one elsewhere does.
                 state.attachments.epoch()
             };
-            match self.control(None, |token| Entry::Promote { before, token }).await {
-                Some(Outcome { accepted: true, epoch }) => return Ok(epoch),
-                // The state has changed meanwhile, or this member had not caught up.
-                Some(_) => {}
-                None => return Err(NO_ANSWER.into()),
+            let outcome = self.control(None, |token| Entry::Promote { before, token }).await?;
+            if outcome.accepted {
+                return Ok(outcome.epoch);
             }
+            // The state has changed meanwhile, or this member had not caught up.
         }
         Err("other members are promoted at the same time: look at `lockstep block status`".into())
     }
@@ -1006,10 +1036,8 @@ impl<L: Log> Replica<L> {
             if let Some(text) = self.0.log.refusal() {
                 return Err(text);
             }
-            match self.control(None, |token| Entry::Resize { before, size, token }).await {
-                Some(Outcome { accepted: true, .. }) => return Ok(()),
-                Some(_) => {}
-                None => return Err(NO_ANSWER.into()),
+            if self.control(None, |token| Entry::Resize { before, size, token }).await?.accepted {
+                return Ok(());
             }
         }
         Err("the size is changed elsewhere at the same time: look at `lockstep block status`".into())
@@ -1018,8 +1046,7 @@ impl<L: Log> Replica<L> {
 
 pub(super) const NO_SIZE: &str = "the device has no size yet: start one member with --size SIZE";
 pub(super) const BEHIND: &str = "this member has not caught up with the log yet: look at `lockstep status`";
-const NO_ANSWER: &str = "the log has not answered in time: there is no majority, or this member lags. The command may still take \
-                         effect: look at `lockstep status` and `lockstep block status`";
+const MAY_COUNT: &str = "The command was sent, and may still take effect: look at `lockstep block status`";
 
 /// Committed writes on their way to the device file.
 #[derive(Debug)]
@@ -1237,9 +1264,8 @@ impl<L: Log> Export for Replica<L> {
                 Way::Begin { before, promoted } => {
                     let (name, peer) = (peer.to_string(), *peer);
                     let entry = |token| Entry::Attach { before, peer: name, promoted, token };
-                    if self.control(Some(peer), entry).await.is_none() {
-                        return Err(Refusal::new(RefusalKind::Policy, NO_ANSWER));
-                    }
+                    let decided = self.control(Some(peer), entry).await;
+                    decided.map_err(|text| Refusal::new(RefusalKind::Policy, text))?;
                 }
             }
         }

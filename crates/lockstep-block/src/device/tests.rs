@@ -1078,6 +1078,44 @@ fn nobody_takes_over_without_a_majority_or_leadership() {
 }
 
 #[test]
+fn promotion_and_attach_without_majority_fail_soon_and_send_nothing() {
+    let mut group = Group::new("no-majority", 2);
+    group.wire.cut.store(true, Ordering::SeqCst);
+    let began = Instant::now();
+    let text = group.promote(1, false).unwrap_err();
+    assert!(text.contains("no majority") && text.contains("Nothing was changed"), "{text}");
+    let text = group.attach(0, "disk").err().expect("no majority");
+    assert!(text.contains("no majority") && text.contains("Nothing was changed"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    group.wire.cut.store(false, Ordering::SeqCst);
+    while group.step() {}
+    assert_eq!(group.replica(1).status().attachments.epoch(), 0);
+    // An acknowledgement does not wait for a promotion that was never sent.
+    group.wire.acknowledges.store(true, Ordering::SeqCst);
+    let client = group.attach(1, "disk").unwrap();
+    group.write(&client, 0, 1, 4096);
+    group.flush(&client);
+}
+
+#[test]
+fn promotion_fails_soon_once_leadership_has_moved() {
+    let mut group = Group::new("moved-meanwhile", 2);
+    // The first entry is lost.
+    group.wire.loses.store(1, Ordering::SeqCst);
+    let replica = group.replica(1);
+    let wire = group.wire.clone();
+    let promoted = group.run(async move {
+        let moves = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            wire.moved.store(true, Ordering::SeqCst);
+        };
+        tokio::join!(tokio::time::timeout(Duration::from_secs(15), replica.promote(false)), moves).0
+    });
+    let text = promoted.expect("it ends soon").unwrap_err();
+    assert!(text.contains("n2 leads") && text.contains("may still take effect"), "{text}");
+}
+
+#[test]
 fn restarted_owner_takes_over_from_itself() {
     let mut group = Group::new("itself", 2);
     let client = group.attach(0, "disk").unwrap();
