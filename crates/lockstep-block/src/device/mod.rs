@@ -6,7 +6,8 @@
 //! - [`file`]: the device file, and the position that it has.
 //! - [`storage`]: the disk under it.
 //! - [`environment`]: time and threads.
-//! - [`replica`]: all of them on one member; [`resync`]: its part in a copy from another member.
+//! - [`replica`]: all of them on one member, between the log, the clients and the device file.
+//! - [`resync`]: its part in a copy from another member.
 //! - [`verify`]: the comparison of all copies.
 //! - [`snapshot`]: an image of the device at one position.
 //! - [`promotion`]: when a member may take over by itself.
