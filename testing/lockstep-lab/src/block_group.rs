@@ -29,9 +29,9 @@ const POLL: Duration = Duration::from_millis(150);
 const PORT: u16 = 4567;
 /// The size of a disk that can be filled: for the log, a device of some MiB, and rescued entries.
 const SMALL_DISK: &str = "size=700m";
-/// The log keeps enough for a member that a fault keeps away. Its files are small, so that it needs a new one, and space for
-/// it, while a disk is full.
-const LOG: &str = "log.size=256M; log.segment=4M";
+/// For [`GroupSpec::log`]: the log keeps enough for a member that a fault keeps away. Its files are small, so that it needs a
+/// new one, and space for it, while a disk is full.
+pub(crate) const LOG_OF_FAULTS: &str = "log.size=256M; log.segment=4M";
 
 /// When a flush is answered, by DRBD's letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -84,6 +84,10 @@ pub(crate) struct GroupSpec {
     pub(crate) cache: u32,
     /// Members with a copy have a small disk, which can be filled. Needs root.
     pub(crate) small_disks: bool,
+    /// Options of the log of members with a copy.
+    pub(crate) log: &'static str,
+    /// MiB per second at which a member sends the device to another one; 0: as fast as it can.
+    pub(crate) resync_rate: u32,
 }
 
 /// How many members a group has.
@@ -117,6 +121,8 @@ pub(crate) struct DeviceStatus {
     /// The last entry that the device file has.
     pub(crate) written: i64,
     size: u64,
+    /// No copy from or to another member is under way.
+    is_whole: bool,
 }
 
 impl Group {
@@ -203,11 +209,12 @@ impl Group {
             command.arg("arbitrator");
         } else {
             options.push_str("; ");
-            options.push_str(LOG);
+            options.push_str(self.spec.log);
             let listen = format!("unix:{}", self.socket(at).display());
             let cache = format!("{}M", self.spec.cache);
             command.args(["block", "serve", "--cache", &cache, "--listen", &listen]);
             command.args(["--protocol", self.spec.protocol.letter()]);
+            command.args(["--resync-rate", &format!("{}M", self.spec.resync_rate)]);
             if at == 0 {
                 command.args(["--new", "--size", &self.spec.size.to_string()]);
             }
@@ -356,6 +363,7 @@ impl Group {
             seqno: status["seqno"].as_i64()?,
             written: status["written_seqno"].as_i64()?,
             size: status["size_bytes"].as_u64()?,
+            is_whole: status["resync"].is_null(),
         })
     }
 
@@ -390,6 +398,21 @@ impl Group {
     /// Waits until all device files have everything.
     pub(crate) fn until_written(&mut self) -> Result<()> {
         self.until("all device files have everything", |group| Ok(group.are_equal(true)))
+    }
+
+    /// Whether this member is synced, and takes the device from no other member. Clients may write meanwhile.
+    pub(crate) fn is_synced(&self, at: usize) -> bool {
+        self.synced_voters(0) == MEMBERS && self.status(at).is_some_and(|status| status.is_whole)
+    }
+
+    /// The last line of all members' logs that has this text.
+    pub(crate) fn last_line(&self, text: &str) -> Option<String> {
+        let mut found = None;
+        for member in &self.members {
+            let log = std::fs::read_to_string(member.dir.with_extension("log")).unwrap_or_default();
+            found = log.lines().rfind(|line| line.contains(text)).map(str::to_owned).or(found);
+        }
+        found
     }
 
     fn are_equal(&self, written: bool) -> bool {

@@ -8,6 +8,7 @@ mod arbitrator;
 mod bench;
 mod binlog_member;
 pub mod block;
+mod block_bench;
 pub mod block_chaos;
 mod block_group;
 pub mod block_mariadb;

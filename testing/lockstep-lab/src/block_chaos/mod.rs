@@ -18,7 +18,7 @@ use lockstep_local::{LocalError, Result};
 use self::fault::ALL_FAULTS;
 use self::runner::Rig;
 use crate::bench::Bench;
-use crate::block_group::{Group, GroupSpec, program};
+use crate::block_group::{Group, GroupSpec, LOG_OF_FAULTS, program};
 use crate::chaos::Dice;
 use crate::needs;
 
@@ -157,6 +157,8 @@ pub fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
             size: OWN + FIO,
             cache: CACHE,
             small_disks: spec.faults.contains(&Fault::FullDisk),
+            log: LOG_OF_FAULTS,
+            resync_rate: 32,
         };
         let folder = spec.logs.as_ref().map(|folder| folder.join(format!("stage{}", at + 1)));
         if let Err(error) = run_stage(spec, (at, *stage), share, (&bench, group), folder, &mut report, say) {

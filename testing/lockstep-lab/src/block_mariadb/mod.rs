@@ -15,7 +15,7 @@ use lockstep_local::{LocalError, Result, run_to_end};
 use self::host::Host;
 use self::ledger::{Rows, TABLE};
 use crate::bench::Bench;
-use crate::block_group::{EXPORT, Group, GroupSpec, MEMBERS, PATIENCE, Protocol, program};
+use crate::block_group::{EXPORT, Group, GroupSpec, LOG_OF_FAULTS, MEMBERS, PATIENCE, Protocol, program};
 use crate::chaos::Dice;
 use crate::needs;
 
@@ -75,6 +75,8 @@ pub fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
         size: SIZE,
         cache: CACHE,
         small_disks: false,
+        log: LOG_OF_FAULTS,
+        resync_rate: 32,
     };
     let group = Group::start(&bench, "n", group)?;
     let hosts = (0..MEMBERS).map(|at| Host::new(&bench, &format!("db{}", at + 1), at as u32 + 1));

@@ -1,5 +1,6 @@
 //! `lockstep bench`: how fast it is, here, beside another.
 
+mod block;
 mod cluster;
 mod provider;
 mod rejoin;
@@ -22,6 +23,8 @@ pub enum BenchCommand {
     Rejoin(rejoin::RejoinArgs),
     /// What a change of the commit policy costs those who write meanwhile.
     Switch(switch::SwitchArgs),
+    /// A replicated block device beside nbdkit, and a copy from another member under load.
+    Block(block::BlockArgs),
 }
 
 /// Runs the benchmark that `command` names.
@@ -31,6 +34,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), String> {
         BenchCommand::Cluster(args) => cluster::run(args),
         BenchCommand::Rejoin(args) => rejoin::run(args),
         BenchCommand::Switch(args) => switch::run(args),
+        BenchCommand::Block(args) => block::run(args),
     }
 }
 
