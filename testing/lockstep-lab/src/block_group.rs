@@ -29,9 +29,9 @@ const POLL: Duration = Duration::from_millis(150);
 const PORT: u16 = 4567;
 /// The size of a disk that can be filled: for the log, a device of some MiB, and rescued entries.
 const SMALL_DISK: &str = "size=700m";
-/// For [`GroupSpec::log`]: the log keeps enough for a member that a fault keeps away. Its files are small, so that it needs a
-/// new one, and space for it, while a disk is full.
-pub(crate) const LOG_OF_FAULTS: &str = "log.size=256M; log.segment=4M";
+/// For [`GroupSpec::log`]: the log keeps enough for a member that a fault keeps away for some time, and the device takes the rest
+/// of a small disk. Its files are small, so that it needs a new one, and space for it, while a disk is full.
+pub(crate) const LOG_OF_FAULTS: &str = "log.size=128M; log.max_size=256M; log.segment=4M";
 
 /// When a flush is answered, by DRBD's letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
