@@ -261,17 +261,22 @@ fn origin_counts_leaders_disk() {
     assert_eq!(net.raft(1).commit(), last - 1, "the origin's ack has not arrived");
 }
 
-/// A follower without own proposals learns of a commit with the next append or after a moment; an origin at once.
+/// Appends follow one another closely: a follower without own proposals learns of a commit with the next append or after
+/// a moment, an origin at once.
 #[test]
-fn news_of_a_commit_waits_for_company_but_not_long() {
+fn commit_news_waits_for_next_append_under_load() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
+    net.propose(1, "w");
+    net.quiet();
+    net.now += 300;
     net.propose(1, "x");
     net.quiet();
     let x = net.raft(1).commit();
     assert_eq!(x, net.raft(1).last_index());
-    assert_eq!([net.raft(2).commit(), net.raft(3).commit()], [x - 1; 2], "no message was worth it");
+    assert_eq!([net.raft(2).commit(), net.raft(3).commit()], [x - 1; 2], "the next append may bring it");
+    net.now += 300;
     net.propose(1, "y");
     net.quiet();
     assert_eq!([net.raft(2).commit(), net.raft(3).commit()], [x; 2], "the next entry brought it");
@@ -283,6 +288,21 @@ fn news_of_a_commit_waits_for_company_but_not_long() {
     net.quiet();
     assert_eq!(net.raft(2).commit(), x + 2);
     assert_eq!(net.raft(2).outstanding().0, 0);
+}
+
+/// Appends are far apart: the next one cannot bring the commit index within the time that it may wait.
+#[test]
+fn commit_news_of_lone_entry_leaves_at_once() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    for _ in 0..3 {
+        net.propose(1, "x");
+        net.quiet();
+        let last = net.raft(1).last_index();
+        assert_eq!([1, 2, 3].map(|n| net.raft(n).commit()), [last; 3], "without a heartbeat");
+        net.now += 5_000;
+    }
 }
 
 #[test]
