@@ -90,6 +90,9 @@ pub enum FrontEnd {
     Reader {
         /// Where the deliveries begin without a position.
         begins: Beginning,
+        /// Whether its consumers wait for each entry. Then this member does not defer the sync of its log, because it
+        /// delivers only entries on its own disk.
+        prompt: bool,
     },
     /// A program that keeps a copy of data without a database, such as a block device. It is a member with data: it may lead,
     /// and its state may be transferred. It takes only what Raft has committed, its own entries among the others' (see
@@ -118,6 +121,11 @@ impl FrontEnd {
     /// Whether it keeps a copy of the data. A member that does not is an arbitrator to the others.
     pub fn keeps_data(self) -> bool {
         matches!(self, FrontEnd::Database | FrontEnd::Device)
+    }
+
+    /// Whether a deferred sync of this member's log would delay its consumers.
+    pub(crate) fn is_prompt(self) -> bool {
+        matches!(self, FrontEnd::Reader { prompt: true, .. })
     }
 
     /// Whether it takes entries only once they are committed, also under a weak policy.

@@ -21,6 +21,8 @@ pub(super) struct Disk {
     unsynced: Option<u64>,
     /// Reads to be answered once all writes so far are synced: the log's thread answers writes first.
     reads: Vec<ReadRequest>,
+    /// How many writes came whose sync may be deferred.
+    pub(super) deferrable: usize,
     /// Each read fails like this.
     pub(super) read_failure: Option<ReadFailure>,
 }
@@ -81,7 +83,10 @@ impl Lab {
     pub(super) fn disk_effect(&mut self, at: usize, effect: Effect) {
         let disk = &mut self.nodes[at].disk;
         match effect {
-            Effect::Write { op, .. } => disk.write(&op),
+            Effect::Write { op, may_defer } => {
+                disk.write(&op);
+                disk.deferrable += usize::from(may_defer);
+            }
             Effect::Read(request) => disk.reads.push(request),
             _ => {}
         }

@@ -4,8 +4,12 @@ use super::harness::Lab;
 use crate::api::{Beginning, FrontEnd, StatementResult, Tuning};
 use lockstep_core::{Gtid, Seqno};
 
-/// A lab whose n3 reads the log.
+/// A lab whose n3 reads the log, for consumers that wait.
 fn lab(multiple: Seqno, before: usize) -> Lab {
+    lab_of(multiple, before, true)
+}
+
+fn lab_of(multiple: Seqno, before: usize, prompt: bool) -> Lab {
     let tuning = Tuning { segment_bytes: 2 << 10, ..Tuning::default() };
     let mut lab = Lab::new(2, &tuning);
     lab.run(1_000_000);
@@ -16,7 +20,8 @@ fn lab(multiple: Seqno, before: usize) -> Lab {
         hello.arbitrator = true;
         hello.wants_vote = false;
     });
-    lab.nodes[2].member.set_front_end(FrontEnd::Reader { begins: Beginning::MultipleOf(multiple) });
+    let begins = Beginning::MultipleOf(multiple);
+    lab.nodes[2].member.set_front_end(FrontEnd::Reader { begins, prompt });
     lab.until("the reader is connected", 5_000_000, |lab| {
         lab.nodes[2].member.delivery.deliverer.is_running()
     });
@@ -95,4 +100,16 @@ fn other_member_reports_result_if_origin_is_lost() {
     assert!(lab.nodes[2].results.is_empty(), "the origin has time");
     lab.run(2_000_000);
     assert_eq!(lab.nodes[2].results, [StatementResult { seqno, error: None }]);
+}
+
+/// A reader delivers only entries on its own disk, so its consumers would wait for the deferred sync.
+#[test]
+fn prompt_reader_defers_no_sync() {
+    for prompt in [true, false] {
+        let mut lab = lab_of(1 << 16, 5, prompt);
+        lab.nodes[2].disk.deferrable = 0;
+        (0..5).for_each(|_| write(&mut lab, 0));
+        assert_eq!(seqnos(&lab).last(), Some(&committed(&lab)));
+        assert_eq!(lab.nodes[2].disk.deferrable == 0, prompt, "{} writes", lab.nodes[2].disk.deferrable);
+    }
 }

@@ -127,7 +127,7 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
     }
     let lines = log.clone();
     let role = Role {
-        front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
+        front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS), prompt: false },
         position,
         log: lockstep_node::core::Uuid::NIL,
         needs_state: false,

@@ -77,7 +77,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let mut replicas = Replicas { config, report: report.clone(), log: log.clone(), server: None };
     let lines = log.clone();
     let role = Role {
-        front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS) },
+        front_end: FrontEnd::Reader { begins: Beginning::MultipleOf(FILE_SEQNOS), prompt: true },
         position,
         log: lockstep_node::core::Uuid::NIL,
         needs_state: false,

@@ -224,7 +224,7 @@ impl Member {
                 ),
             );
         }
-        if let FrontEnd::Reader { begins } = self.ctx.front_end
+        if let FrontEnd::Reader { begins, .. } = self.ctx.front_end
             && !args.position.is_defined()
         {
             let history = self.ctx.raft.committed_state().history;

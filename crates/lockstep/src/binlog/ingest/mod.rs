@@ -237,7 +237,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
         purger: None,
     };
     let role = Role {
-        front_end: FrontEnd::Reader { begins: Beginning::Earliest },
+        front_end: FrontEnd::Reader { begins: Beginning::Earliest, prompt: false },
         position: saved.map_or(Gtid::UNDEFINED, |saved| saved.gtid),
         log: lockstep_node::core::Uuid::NIL,
         needs_state: false,
