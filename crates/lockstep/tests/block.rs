@@ -109,7 +109,7 @@ struct Group {
     /// The device's size in MiB.
     mib: u64,
     /// More provider options.
-    options: &'static str,
+    options: String,
     /// More arguments of members with a copy.
     more: Vec<String>,
 }
@@ -130,12 +130,25 @@ impl Group {
         arbitrator: bool,
         protocol: &'static str,
         mib: u64,
-        options: &'static str,
+        options: &str,
         more: impl FnOnce(&Path) -> Vec<String>,
     ) -> Group {
         let dir = std::env::temp_dir().join(format!("lockstep-block-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
+        Group::inside(dir, members, arbitrator, protocol, mib, options, more)
+    }
+
+    /// As [`Group::with`], in an existing directory, which is removed in the end.
+    fn inside(
+        dir: PathBuf,
+        members: usize,
+        arbitrator: bool,
+        protocol: &'static str,
+        mib: u64,
+        options: &str,
+        more: impl FnOnce(&Path) -> Vec<String>,
+    ) -> Group {
         // Held together, so that they differ.
         let held: Vec<TcpListener> =
             (0..members).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
@@ -143,6 +156,7 @@ impl Group {
         drop(held);
         let processes = (0..members).map(|_| None).collect();
         let more = more(&dir);
+        let options = options.to_owned();
         let mut group = Group { dir, ports, processes, arbitrator, protocol, mib, options, more };
         for at in 0..members {
             group.start(at);
@@ -749,5 +763,8 @@ fn killed_primary_is_replaced_by_one_of_two_members() {
     client.detach();
     group.assert_equal_copies();
 }
+
+#[path = "block/clone.rs"]
+mod clone;
 #[path = "block/resync.rs"]
 mod resync;
