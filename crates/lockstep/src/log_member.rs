@@ -57,6 +57,13 @@ pub(crate) struct Plan {
     founds: bool,
 }
 
+impl Plan {
+    /// Whether this member founds the cluster, if it has no log.
+    pub(crate) fn founds(&self) -> bool {
+        self.founds
+    }
+}
+
 impl MemberArgs {
     /// Validates the arguments.
     ///
@@ -75,9 +82,10 @@ impl MemberArgs {
             );
         }
         if parsed.peers.is_empty() && !self.founds {
-            return Err(
-                "--address names no member: give --new-cluster to the first member of a new group".into()
-            );
+            let option = if self.what == "block" { "--new" } else { "--new-cluster" };
+            return Err(format!(
+                "--address names no member: give {option} to the first member of a new group"
+            ));
         }
         let group = self.group.filter(|g| !g.is_empty());
         let group =

@@ -766,5 +766,7 @@ fn killed_primary_is_replaced_by_one_of_two_members() {
 
 #[path = "block/clone.rs"]
 mod clone;
+#[path = "block/founding.rs"]
+mod founding;
 #[path = "block/resync.rs"]
 mod resync;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -30,6 +30,8 @@ use crate::export::{Export, Peer};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that are received at once during the handshake.
 const HANDSHAKE_RECEIVE: usize = 4 << 10;
+/// The longest path of a Unix socket in bytes.
+const UNIX_PATH_MAX: usize = 107;
 /// Probes of a silent client at TCP: after 30 s, three times.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(30))
@@ -150,14 +152,20 @@ impl Server {
         let service = Arc::new(Service::new(config, export));
         let mut bound = Vec::new();
         for place in &service.config.listen {
-            bound.push(Bound::bind(place).await.map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot listen at {}: {error}", name_of(place)))
-            })?);
+            bound.push(Bound::bind(place).await.map_err(|error| at(place, &error))?);
         }
         let addresses = bound.iter().filter_map(Bound::address).collect();
         let listeners = bound.into_iter().map(|bound| tokio::spawn(listen(service.clone(), bound))).collect();
         let (connections, stop) = (service.connections.clone(), service.stop.clone());
         Ok(Server { addresses, connections, stop, listeners })
+    }
+
+    /// Whether a server could listen at these places now. Nothing stays there.
+    ///
+    /// # Errors
+    /// Why not. The error names the place.
+    pub fn check(places: &[Listen]) -> io::Result<()> {
+        places.iter().try_for_each(|place| probe(place).map_err(|error| at(place, &error)))
     }
 
     /// Where it listens at TCP.
@@ -193,6 +201,41 @@ fn name_of(place: &Listen) -> String {
     }
 }
 
+fn at(place: &Listen, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot listen at {}: {error}", name_of(place)))
+}
+
+/// Takes a place for a moment, without listening: clients are refused as before.
+fn probe(place: &Listen) -> io::Result<()> {
+    match place {
+        Listen::Tcp(address) => {
+            let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
+            // As tokio's listener does: connections of a process before this one are no reason.
+            socket.set_reuse_address(true)?;
+            socket.bind(&(*address).into())
+        }
+        Listen::Unix { path, .. } => {
+            refuse_if_used(path)?;
+            let new = beside(path)?;
+            let _ = std::fs::remove_file(&new);
+            drop(std::os::unix::net::UnixListener::bind(&new)?);
+            std::fs::remove_file(&new)
+        }
+    }
+}
+
+/// The path where a Unix socket is made before it is renamed.
+fn beside(path: &Path) -> io::Result<PathBuf> {
+    let mut new = path.to_owned().into_os_string();
+    new.push(".new");
+    if new.len() > UNIX_PATH_MAX {
+        let most = UNIX_PATH_MAX - (new.len() - path.as_os_str().len());
+        let text = format!("the path has {} bytes, and may have {most} at most", path.as_os_str().len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(new.into())
+}
+
 /// A socket that listens.
 enum Bound {
     Tcp(TcpListener),
@@ -212,9 +255,7 @@ impl Bound {
             Listen::Unix { path, mode } => {
                 refuse_if_used(path)?;
                 // Nobody can connect before the permissions are right, and the rename replaces an old socket.
-                let mut new = path.clone().into_os_string();
-                new.push(".new");
-                let new = PathBuf::from(new);
+                let new = beside(path)?;
                 let _ = std::fs::remove_file(&new);
                 let listener = UnixListener::bind(&new)?;
                 std::fs::set_permissions(&new, std::fs::Permissions::from_mode(*mode))?;

@@ -10,7 +10,7 @@ use lockstep_block::nbd::Connections;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -139,6 +139,21 @@ impl Drop for ControlSocket {
 }
 
 impl ControlSocket {
+    /// Whether a socket in this directory is possible.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub(super) fn check(dir: &Path) -> Result<(), String> {
+        let path = dir.join(SOCKET);
+        SocketAddr::from_pathname(&path).map(drop).map_err(|_| {
+            let length = path.as_os_str().len();
+            format!(
+                "the path {} has {length} bytes, too many for a Unix socket: name a shorter --dir",
+                path.display()
+            )
+        })
+    }
+
     /// Listens in this directory. The log's lock keeps a second process out of it.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use lockstep_block::device::{Config, Replica};
 use lockstep_block::nbd::{Connections, Server, ServerConfig, TlsAcceptor};
 use lockstep_node::core::Uuid;
 use lockstep_node::{Delivery, FrontEnd, Level, Node, ViewInfo, ViewStatus};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -49,9 +50,12 @@ impl Running {
 pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let settings = args.settings()?;
     let dir = settings.plan.dir.clone();
+    ControlSocket::check(&dir)?;
     std::fs::create_dir_all(&dir).map_err(|e| {
         format!("cannot create the directory {}: {e}; name another with --dir", dir.display())
     })?;
+    // Before anything is founded or written, but for the directory, in which a place may be.
+    Server::check(&settings.listen).map_err(|error| format!("{error}; see --listen"))?;
     let log = Arc::new(MessageLog::open(settings.plan.log.clone())?);
     let signals = Signals::block();
     let tls =
@@ -59,6 +63,9 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let (file, position) = DeviceFile::open(&dir)?;
     // A copy from another member that did not end begins again. Its checksums find what it has already.
     let needs_state = settings.gives_up_copy || !position.whole;
+    if settings.plan.founds() && settings.size.is_none() && !position.gtid.is_defined() {
+        log.write(Level::Warn, &no_size(&dir));
+    }
     let given_up = settings.gives_up_copy.then(|| position.clone());
     let position = if needs_state { Position::given_up() } else { position };
     let running: Arc<OnceLock<Running>> = Arc::default();
@@ -94,6 +101,15 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         },
     };
     log_member::run(&plan, log, &signals, role)
+}
+
+/// A new device without `--size`.
+fn no_size(dir: &Path) -> String {
+    format!(
+        "--new is given without --size: the device will have no size, and clients will be refused. Give it one once this member \
+         has joined: lockstep block resize --dir {} --size SIZE",
+        dir.display()
+    )
 }
 
 fn hooks(running: &Arc<OnceLock<Running>>, tls: Option<Arc<TlsAcceptor>>) -> Hooks {

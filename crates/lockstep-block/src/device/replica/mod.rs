@@ -631,5 +631,6 @@ impl<L: Log> Replica<L> {
     }
 }
 
-pub(super) const NO_SIZE: &str = "the device has no size yet: start one member with --size SIZE";
+pub(super) const NO_SIZE: &str =
+    "the device has no size yet: give it one with `lockstep block resize --size SIZE`";
 pub(super) const BEHIND: &str = "this member has not caught up with the log yet: look at `lockstep status`";
