@@ -236,6 +236,26 @@ impl BlockStatus {
                 self.compared.as_ref().map_or(0.0, |compared| compared.differing_bytes as f64),
             ),
             one("block_written_seqno", "The last seqno that the device file has.", self.written_seqno as f64),
+            one(
+                "block_whole",
+                "1 if this member's copy of the device is whole; 0 while it must take the device from another member.",
+                f64::from(u8::from(!self.resync.as_ref().is_some_and(ResyncStatus::is_to_this_member))),
+            ),
+            one(
+                "block_resync_done_bytes",
+                "Bytes of the device that the present copy to or from another member has compared.",
+                self.resync.as_ref().map_or(0.0, |resync| resync.done_bytes as f64),
+            ),
+            one(
+                "block_resync_left_bytes",
+                "Bytes of the device that the present copy to or from another member has not compared yet.",
+                self.resync.as_ref().map_or(0.0, |resync| resync.left_bytes() as f64),
+            ),
+            one(
+                "block_resync_sent_bytes",
+                "Bytes of the device that the present copy to or from another member has sent, because they differed.",
+                self.resync.as_ref().map_or(0.0, |resync| resync.sent_bytes as f64),
+            ),
         ]
     }
 }
@@ -258,6 +278,25 @@ mod tests {
         status.alive = Some(false);
         let text = status.text();
         assert!(text.contains("uid 0 attached to n2 in epoch 3") && text.contains("block promote"), "{text}");
+    }
+
+    #[test]
+    fn metrics_tell_how_far_a_resync_is() {
+        let mut status = BlockStatus::default();
+        let value = |status: &BlockStatus, name: &str| {
+            status.metrics().iter().find(|metric| metric.name == name).expect(name).value
+        };
+        assert_eq!(value(&status, "block_whole"), 1.0);
+        assert_eq!(value(&status, "block_resync_left_bytes"), 0.0);
+        let (done_bytes, total_bytes, sent_bytes) = (3000, 10_000, 1000);
+        let resync = ResyncStatus { done_bytes, total_bytes, sent_bytes, ..ResyncStatus::default() };
+        for (state, whole) in [("copying", 0.0), ("sending", 1.0), ("needed", 0.0), ("until", 0.0)] {
+            status.resync = Some(ResyncStatus { state: state.into(), ..resync.clone() });
+            assert_eq!(value(&status, "block_whole"), whole, "{state}");
+            assert_eq!(value(&status, "block_resync_done_bytes"), 3000.0);
+            assert_eq!(value(&status, "block_resync_left_bytes"), 7000.0);
+            assert_eq!(value(&status, "block_resync_sent_bytes"), 1000.0);
+        }
     }
 
     #[test]

@@ -193,7 +193,20 @@ pub(crate) struct ResyncStatus {
     pub(crate) sent_bytes: u64,
 }
 
+/// The state of a donor.
+const SENDING: &str = "sending";
+
 impl ResyncStatus {
+    /// Whether the copy is this member's: it is not whole.
+    pub(super) fn is_to_this_member(&self) -> bool {
+        self.state != SENDING
+    }
+
+    /// Bytes of the device that were not compared yet.
+    pub(super) fn left_bytes(&self) -> u64 {
+        self.total_bytes.saturating_sub(self.done_bytes)
+    }
+
     /// The copies of a replica: to it, or from it.
     pub(super) fn of(replica: &ReplicaStatus) -> Option<ResyncStatus> {
         let copy = |state: &str, with: &str, progress: &Progress| ResyncStatus {
@@ -205,10 +218,9 @@ impl ResyncStatus {
             sent_bytes: progress.sent,
         };
         match &replica.wholeness {
-            Wholeness::Whole => replica
-                .donation
-                .as_ref()
-                .map(|donation| copy("sending", &donation.joiner, &donation.progress)),
+            Wholeness::Whole => {
+                replica.donation.as_ref().map(|donation| copy(SENDING, &donation.joiner, &donation.progress))
+            }
             Wholeness::Needed => Some(ResyncStatus { state: "needed".into(), ..ResyncStatus::default() }),
             Wholeness::Copying { donor, progress } => Some(copy("copying", donor, progress)),
             Wholeness::Until(seqno) => Some(ResyncStatus {
@@ -229,7 +241,7 @@ impl ResyncStatus {
             self.sent_bytes >> 20
         );
         match (self.state.as_str(), self.until_seqno) {
-            ("sending", _) => format!("sends the device to {with}: {progress}"),
+            (SENDING, _) => format!("sends the device to {with}: {progress}"),
             ("copying", _) => format!("this copy is inconsistent: takes the device from {with}: {progress}"),
             (_, Some(seqno)) => format!("this copy is inconsistent until it has seqno {seqno} of the log"),
             _ => "this copy is not whole: waits for a member that sends the device".into(),
