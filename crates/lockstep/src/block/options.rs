@@ -409,6 +409,17 @@ mod tests {
     }
 
     #[test]
+    fn example_of_the_package_is_read() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/block.cnf");
+        let found = settings(&format!("--cfg {path}")).unwrap();
+        assert_eq!(
+            (found.plan.name.as_str(), found.size, found.plan.founds()),
+            ("m1", Some(20 << 30), false)
+        );
+        assert_eq!(found.plan.dir, PathBuf::from(DEFAULT_DIR));
+    }
+
+    #[test]
     fn file_supplies_options_and_the_command_line_wins() {
         let path = std::env::temp_dir().join(format!("lockstep-block-cfg-{}", std::process::id()));
         let text = "[block]\naddress = gcomm://a,b\ngroup = disk\nname = b1\ndir = /x\nsize = 20G\nprotocol = b\n\
