@@ -27,6 +27,7 @@ mod rescued;
 pub mod simulation;
 mod status;
 mod submit;
+mod terms;
 #[cfg(test)]
 mod testing;
 mod uuids;

@@ -9,6 +9,7 @@ use crate::api::{Level, NodeConfig, NodeError};
 use crate::effect::{QuarantineRequest, Superseded};
 use crate::records;
 use crate::rescued::is_transaction;
+use crate::terms::Terms;
 use crate::uuids::random_uuid;
 use crate::wire::Hello;
 use lockstep_core::raft::{RestoreBuilder, Restored, Vote};
@@ -131,8 +132,9 @@ pub(crate) fn execute(
     };
     if !config.may_begin_anew {
         return Err(NodeError::Refused(format!(
-            "{}. Start this member without --wsrep-new-cluster",
-            request.why()
+            "{}. Start this member without {}",
+            request.why(),
+            Terms::of(config.front_end).new
         )));
     }
     let request = match request {

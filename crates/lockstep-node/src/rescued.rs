@@ -2,6 +2,7 @@
 
 use crate::api::{Level, Logger};
 use crate::records;
+use crate::terms::Terms;
 use lockstep_core::EntryKind;
 use lockstep_log::{Disk, Replay, read_rescue, rescue_number};
 
@@ -46,19 +47,19 @@ impl Rescued {
     }
 
     /// Counts the files at a member's start, and logs them.
-    pub(crate) fn of_start<D: Disk>(disk: &D, logger: &Logger) -> Rescued {
+    pub(crate) fn of_start<D: Disk>(disk: &D, logger: &Logger, terms: &Terms) -> Rescued {
         let found = Rescued::find(disk).unwrap_or_else(|error| {
             logger(Level::Warn, &format!("rescue files cannot be looked for: {error}"));
             Rescued::default()
         });
-        if let Some(line) = found.line() {
+        if let Some(line) = found.line(terms) {
             logger(Level::Warn, &line);
         }
         found
     }
 
     /// A line for the error log, if there are rescue files.
-    pub(crate) fn line(&self) -> Option<String> {
+    pub(crate) fn line(&self, terms: &Terms) -> Option<String> {
         let Rescued { files, transactions, troubles } = self;
         if files.is_empty() {
             return None;
@@ -66,13 +67,14 @@ impl Rescued {
         let names = files.join(", ");
         let mut line = match transactions {
             0 if troubles.is_empty() => format!(
-                "parts of transactions that the cluster does not have are kept in {names}: nobody was told that they are \
-                 committed; move the files away"
+                "parts of {} that the cluster does not have are kept in {names}: nobody was told that they are committed; \
+                 move the files away",
+                terms.entries
             ),
             _ => format!(
-                "{transactions} transactions that this member had committed ahead of the cluster, and that the cluster does not \
-             have, are kept in {names}: look at them with lockstep log --rescue, enter again what is to count, and move the \
-             files away"
+                "{transactions} {} that this member had committed ahead of the cluster, and that the cluster does not have, are \
+                 kept in {names}: look at them with lockstep log --rescue, enter again what is to count, and move the files away",
+                terms.entries
             ),
         };
         for trouble in troubles {
@@ -86,6 +88,7 @@ impl Rescued {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::FrontEnd;
     use lockstep_core::members::Membership;
     use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{Entry, EntryHeader, ProposalId};
@@ -94,8 +97,9 @@ mod tests {
     #[test]
     fn rescue_files_are_counted_at_start() {
         let disk = MemDisk::new();
+        let terms = Terms::of(FrontEnd::Database);
         assert_eq!(Rescued::find(&disk).unwrap(), Rescued::default());
-        assert_eq!(Rescued::default().line(), None);
+        assert_eq!(Rescued::default().line(terms), None);
         let options = Options { new_member_id: [7; 16], ..Options::default() };
         let (mut log, _) = Log::open(disk.clone(), options, &mut |_| Ok(())).unwrap();
         let kinds = [EntryKind::WriteSet, EntryKind::Noop, EntryKind::TotalOrder];
@@ -113,8 +117,10 @@ mod tests {
         let found = Rescued::find(&disk).unwrap();
         assert_eq!(found.files, ["lockstep.rescue.1.log", "lockstep.rescue.2.log"]);
         assert_eq!((found.transactions, found.troubles.len()), (4, 0));
-        assert!(found.line().is_some_and(|line| line.starts_with("4 transactions")));
+        assert!(found.line(terms).is_some_and(|line| line.starts_with("4 transactions")));
         let parts = Rescued { transactions: 0, ..found };
-        assert!(parts.line().is_some_and(|line| line.starts_with("parts of transactions")));
+        assert!(parts.line(terms).is_some_and(|line| line.starts_with("parts of transactions")));
+        let line = parts.line(Terms::of(FrontEnd::Device));
+        assert!(line.is_some_and(|line| line.starts_with("parts of writes")));
     }
 }

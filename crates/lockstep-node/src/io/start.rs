@@ -18,6 +18,7 @@ use crate::io::writer::{LogJobs, Writer};
 use crate::member::Member;
 use crate::queue::Deliveries;
 use crate::rescued::Rescued;
+use crate::terms::Terms;
 use crate::uuids::{random_uuid, timed_uuid};
 use crate::wire::Hello;
 use bytes::Bytes;
@@ -98,7 +99,7 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
     if !config.front_end.is_database() {
         engine.set_front_end(config.front_end);
     }
-    let found = Rescued::of_start(&disk, &config.logger);
+    let found = Rescued::of_start(&disk, &config.logger, Terms::of(config.front_end));
     engine.rescued_before(found.files.len() as u64, found.transactions);
     for entry in &marks {
         engine.remember(entry);

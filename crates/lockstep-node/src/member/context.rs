@@ -9,6 +9,7 @@ use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peers;
 use crate::member::membership::quorum::Quorum;
 use crate::member::outbox::{Outbox, OwnMessage};
+use crate::terms::Terms;
 use crate::wire::{Hello, NodeMessage, OperatorMessage};
 use lockstep_core::members::ViewMember;
 use lockstep_core::raft::Raft;
@@ -45,6 +46,11 @@ impl Context {
     /// The seqno that the front end's server has finished.
     pub(crate) fn finished(&self) -> Seqno {
         self.finished.get()
+    }
+
+    /// The words of messages for this member's operator.
+    pub(in crate::member) fn terms(&self) -> &'static Terms {
+        Terms::of(self.front_end)
     }
 
     /// Writes a line to the error log.

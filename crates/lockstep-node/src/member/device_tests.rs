@@ -4,9 +4,10 @@ use super::Admission;
 use super::Member;
 use super::harness::{Lab, args_at, leaderless};
 use crate::api::{ConnectArgs, FrontEnd, NodeError, Tuning};
+use crate::operator::Command;
 use crate::submit::{Notice, Submission};
 use crate::wire::Hello;
-use lockstep_core::policy::PolicyKind;
+use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Gtid, Seqno, Uuid};
 use std::sync::Arc;
@@ -209,6 +210,38 @@ fn deliveries_reach_what_is_confirmed() {
             let confirmed = node.member.delivery.confirmations.recent().last().map(|last| last.seqno);
             let taken = node.applied.last().map(|(seqno, _)| *seqno);
             assert!(confirmed.is_some() && confirmed <= taken, "n{}: {confirmed:?}, {taken:?}", at + 1);
+        }
+    }
+}
+
+#[test]
+fn messages_of_a_device_group_name_no_database() {
+    let mut lab = lab(3);
+    assert!(lab.logged("--new has founded the group"), "{:#?}", lab.lines);
+    assert_eq!(lab.lines.iter().filter(|(_, line)| line.contains("--new")).count(), 1, "{:#?}", lab.lines);
+    lab.set_policy(|policy| *policy = Policy::of(PolicyKind::Async));
+    let mut answers = Vec::new();
+    for command in [
+        Command::Remove { name: "n3".into(), force: false },
+        Command::Promote { name: "n9".into() },
+        Command::Switchover { to: "n2".into() },
+        Command::Bootstrap,
+    ] {
+        let token = lab.command(0, command);
+        answers.push(lab.answer(token).text);
+    }
+    assert!(answers[0].contains("n3 is connected: stop its process"), "{answers:#?}");
+    assert!(answers[2].contains("n2 leads") && answers[2].contains("block promote"), "{answers:#?}");
+    let _notices = submit(&mut lab, 1);
+    lab.run(1_000_000);
+    lab.restart(2, |args| args.needs_state = true);
+    lab.until("it asks for a state", 20_000_000, |lab| lab.logged("the state must be transferred"));
+    lab.cut(1, true);
+    lab.run(20_000_000);
+    let lines = lab.lines.iter().map(|(_, line)| line).chain(&answers);
+    for line in lines {
+        for word in ["database", "server", "transaction", "wsrep", "1180", "SET GLOBAL", "SQL"] {
+            assert!(!line.contains(word), "{word}: {line}");
         }
     }
 }

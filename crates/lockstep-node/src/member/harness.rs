@@ -5,7 +5,7 @@ use super::context::Context;
 use super::disks::Disk;
 use super::membership::connection_state::ConnectionState;
 use super::{Admission, Member, Micros};
-use crate::api::{CommitBarrier, ConnectArgs, Delivery, StatementResult, Tuning};
+use crate::api::{CommitBarrier, ConnectArgs, Delivery, FrontEnd, StatementResult, Tuning};
 use crate::effect::Effect;
 use crate::effect::TrimLimits;
 use crate::operator::{Answer, Command};
@@ -259,6 +259,9 @@ impl Lab {
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
         if !member.ctx.me.arbitrator {
             member.set_commit_barrier(Some(commits.clone()));
+        }
+        if member.ctx.me.device {
+            member.set_front_end(FrontEnd::Device);
         }
         member.at(self.now, WALL + self.now);
         let args = ConnectArgs { bootstrap: at == 0, log, ..args_at(position) };

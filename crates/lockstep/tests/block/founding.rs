@@ -91,12 +91,13 @@ fn place_that_cannot_be_taken_ends_the_start_before_founding() {
 }
 
 #[test]
-fn founding_warns_of_a_missing_size() {
+fn founding_warns_of_a_second_group_and_of_a_missing_size() {
     let mut founder = Founder::new("founding");
     let listen = format!("unix:{}", founder.dir.join("nbd").display());
     let log = founder.dir.join("log");
     let mut command = founder.command(&listen, &["--log", log.to_str().unwrap()]);
     founder.process = Some(command.spawn().unwrap());
+    founder.until("this is a second group");
     founder.until("serves the export disk");
     let text = founder.text();
     let size = text.find("--new is given without --size").expect(&text);

@@ -117,10 +117,10 @@ enum Step {
 }
 
 /// A new voter's vote is needed at once, even for its own promotion.
-fn unresponsive_voter(name: &str) -> Step {
+fn unresponsive_voter(ctx: &Context, name: &str) -> Step {
     Step::Failed(format!(
-        "{name} has not responded for some time, and as a voter would be needed for a majority: check its server \
-         first"
+        "{name} has not responded for some time, and as a voter would be needed for a majority: check its {} first",
+        ctx.terms().process
     ))
 }
 
@@ -254,9 +254,12 @@ impl Operator {
         for id in removed {
             self.leave_ordered = Some(ctx.now);
             ctx.out.send_raft(id, &notice);
-            let text = "an operator has removed this member from the cluster: it refuses everything until its server \
-                        is started again, and then joins as a new one";
-            ctx.send_operator(id, OperatorMessage::Leave { text: text.into() });
+            let text = format!(
+                "an operator has removed this member from the cluster: it refuses everything until its {} is started \
+                 again, and then joins as a new one",
+                ctx.terms().process
+            );
+            ctx.send_operator(id, OperatorMessage::Leave { text });
         }
     }
 
@@ -319,15 +322,17 @@ impl Operator {
         }
         if ctx.peer_is_held_back(&id) {
             return Err(Step::Failed(format!(
-                "entries are kept from the server of {name} (apply.paused, apply.delay, apply.until), so that it \
-                 refuses writes and gives up leadership as soon as it can. To let it lead, run there: SET GLOBAL \
-                 wsrep_provider_options = 'apply.paused=no; apply.delay=0; apply.until=none'"
+                "entries are kept from the {} of {name} (apply.paused, apply.delay, apply.until), so that it refuses \
+                 writes and gives up leadership as soon as it can. To let it lead, run there: {}",
+                ctx.terms().process,
+                ctx.terms().set("apply.paused=no; apply.delay=0; apply.until=none")
             )));
         }
         if ctx.peers.health_of(&id).is_some_and(|health| health.state == LocalState::Joining) {
             return Err(Step::Failed(format!(
-                "{name} is Joining: its server waits for its data, and cannot write before it has them. Wait until `lockstep \
-                 status` shows it Synced"
+                "{name} is Joining: its {} waits for its data, and cannot write before it has them. Wait until `lockstep \
+                 status` shows it Synced",
+                ctx.terms().process
             )));
         }
         if self.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
@@ -438,8 +443,8 @@ fn plan_removal(ctx: &mut Context, name: &str, force: bool) -> Result<Work, Step
     let connected = ctx.peers.view_uuid_of(&id);
     if connected.is_some() && !force {
         return Err(Step::Failed(format!(
-            "{name} is connected: stop its server, which takes it out of the voters in good order; --force removes \
-             it anyway"
+            "{name} is connected: stop its {}, which takes it out of the voters in good order; --force removes it anyway",
+            ctx.terms().process
         )));
     }
     ctx.log(Level::Info, format!("{name} is removed, by an operator's command"));
@@ -453,13 +458,16 @@ fn plan_promotion(ctx: &mut Context, name: &str) -> Result<Work, Step> {
         return Err(Step::Done(format!("{name} votes already")));
     }
     let Some(peer) = ctx.peers.get(&id) else {
-        return Err(Step::Failed(format!("{name} is not connected: start its server first")));
+        return Err(Step::Failed(format!(
+            "{name} is not connected: start its {} first",
+            ctx.terms().process
+        )));
     };
     if peer.leaving() {
         return Err(Step::Failed(format!("{name} is about to leave")));
     }
     if !ctx.responds(&id) {
-        return Err(unresponsive_voter(&name));
+        return Err(unresponsive_voter(ctx, &name));
     }
     ctx.log(Level::Info, format!("{name} is to vote, by an operator's command"));
     Ok(Work::Promote { id, name })
@@ -517,7 +525,7 @@ fn promotion_step(ctx: &mut Context, id: MemberId, name: &str) -> Step {
         return Step::Failed(format!("{name} has left"));
     }
     if !ctx.responds(&id) {
-        return unresponsive_voter(name);
+        return unresponsive_voter(ctx, name);
     }
     if !ctx.has_caught_up(&id) {
         return Step::Wait;
@@ -547,9 +555,9 @@ fn switchover_step(
             };
             let writers = match ctx.raft.policy().is_weak() {
                 true => format!(
-                    ". Under {} it alone takes writes: clients that write elsewhere get error 1180 until they \
-                     connect to it",
-                    ctx.raft.policy().name()
+                    ". Under {} it alone takes writes: {}",
+                    ctx.raft.policy().name(),
+                    ctx.terms().elsewhere
                 ),
                 false => String::new(),
             };

@@ -1,12 +1,13 @@
 //! Reports on commit policies: the one in force, the missing acks for which commits wait, and settings that cannot be
 //! met.
 
-use crate::api::Level;
+use crate::api::{FrontEnd, Level};
 use crate::effect::Effect;
 use crate::member::admin::commits::Commits;
 use crate::member::context::Context;
 use crate::member::delivery::submissions::Submissions;
 use crate::member::membership::wait_text::{SHOW_DISK_AFTER, own_disk_text};
+use crate::terms::Terms;
 use lockstep_core::members::MemberInfo;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::BlockedOn;
@@ -390,14 +391,15 @@ pub(in crate::member) fn unacknowledged(ctx: &Context, submissions: &Submissions
         }
         (true, _) => {}
         (false, _) if at_risk_limit => {
-            facts.push(format!("Not on the disks of: {names}. Check those servers"))
+            let what = if ctx.front_end == FrontEnd::Device { "members" } else { "servers" };
+            facts.push(format!("Not on the disks of: {names}. Check those {what}"))
         }
         (false, _) => facts.push(format!("Not from: {names}. Start the missing members")),
     }
     // A change of the policy itself would need a majority, too.
     let lacking: Vec<MemberId> = lacking.iter().map(|member| member.id).collect();
     if let Some(settings) = satisfiable_settings(ctx, &lacking).filter(|_| !at_risk_limit) {
-        facts.push(format!("Or lower the settings: SET GLOBAL wsrep_provider_options = '{settings}'"));
+        facts.push(format!("Or lower the settings: {}", ctx.terms().set(&settings)));
     }
     facts.join(". ")
 }
@@ -455,17 +457,18 @@ fn has_commit_from(ctx: &Context, first: Index) -> bool {
 
 /// What blocks commits that need no acks.
 fn risk_limit_text(ctx: &Context) -> String {
-    blocked_text(ctx.raft.blocked_on().map(|(_, why)| why), ctx.raft.policy().max_at_risk)
+    let blocked_on = ctx.raft.blocked_on().map(|(_, why)| why);
+    blocked_text(blocked_on, ctx.raft.policy().max_at_risk, ctx.terms())
 }
 
-fn blocked_text(blocked_on: Option<BlockedOn>, max_at_risk: u64) -> String {
+fn blocked_text(blocked_on: Option<BlockedOn>, max_at_risk: u64, terms: &Terms) -> String {
     let what = match blocked_on {
         Some(BlockedOn::Stall) => {
             return "this process stalled, and no majority has answered since: commit.timeout does not end that wait"
                 .to_owned();
         }
         Some(BlockedOn::Bytes(bytes)) => {
-            format!("the last {} MiB of transactions, and no more may be at risk", bytes >> 20)
+            format!("the last {} MiB of {}, and no more may be at risk", bytes >> 20, terms.entries)
         }
         Some(BlockedOn::Kind(kind)) => {
             let what = match kind {
@@ -476,7 +479,10 @@ fn blocked_text(blocked_on: Option<BlockedOn>, max_at_risk: u64) -> String {
             };
             format!("{what}, which needs a majority under every policy")
         }
-        _ => format!("the last {max_at_risk} transactions, and no more may be at risk (async.max_at_risk)"),
+        _ => format!(
+            "the last {max_at_risk} {}, and no more may be at risk (async.max_at_risk)",
+            terms.entries
+        ),
     };
     format!("the cluster has not committed {what}: commit.timeout does not end that wait")
 }
@@ -532,10 +538,13 @@ mod tests {
 
     #[test]
     fn text_after_stall_names_missing_answers() {
+        let terms = Terms::of(FrontEnd::Database);
         assert_eq!(
-            blocked_text(Some(BlockedOn::Stall), 10),
+            blocked_text(Some(BlockedOn::Stall), 10, terms),
             "this process stalled, and no majority has answered since: commit.timeout does not end that wait"
         );
-        assert!(blocked_text(Some(BlockedOn::Number), 10).contains("the last 10 transactions"));
+        assert!(blocked_text(Some(BlockedOn::Number), 10, terms).contains("the last 10 transactions"));
+        let terms = Terms::of(FrontEnd::Device);
+        assert!(blocked_text(Some(BlockedOn::Number), 10, terms).contains("the last 10 writes"));
     }
 }

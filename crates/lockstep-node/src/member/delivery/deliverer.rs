@@ -23,7 +23,6 @@ use lockstep_core::snapshot::{Session, StateSnapshot, TrimMark};
 use lockstep_core::writeset::{self, Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 
 /// Entries handled in one round: the round must end soon, since acks wait for its end.
@@ -77,15 +76,15 @@ pub(in crate::member) enum StartError {
     },
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl StartError {
+    /// For people. `data` is what the member keeps.
+    pub(in crate::member) fn text(&self, data: &str) -> String {
         match self {
             StartError::BeginsTooLate { first, position } => {
-                write!(f, "the log begins at seqno {first}, too late for the database's position {position}")
+                format!("the log begins at seqno {first}, too late for the {data}'s position {position}")
             }
-            StartError::MarksMissing { first, position } => write!(
-                f,
-                "the log begins at seqno {first}, too late to certify what follows the database's position {position}"
+            StartError::MarksMissing { first, position } => format!(
+                "the log begins at seqno {first}, too late to certify what follows the {data}'s position {position}"
             ),
         }
     }
@@ -448,7 +447,7 @@ impl Deliverer {
             Ok(()) => self.announce = true,
             // The run of the replaced log has ended in any case.
             Err(StartError::MarksMissing { .. }) => self.run = None,
-            Err(error @ StartError::BeginsTooLate { .. }) => return Err(error.to_string()),
+            Err(error @ StartError::BeginsTooLate { .. }) => return Err(error.text(ctx.terms().data)),
         }
         Ok(())
     }
@@ -636,8 +635,9 @@ impl Deliverer {
                 let before = std::mem::replace(&mut run.seqno, seqno);
                 if before < self.delivered && self.delivered < seqno {
                     return Err(format!(
-                        "this member's database is at seqno {}, which the cluster does not have: it went on from \
-                         {before} to {seqno} when another member took over",
+                        "this member's {} is at seqno {}, which the cluster does not have: it went on from {before} to \
+                         {seqno} when another member took over",
+                        ctx.terms().data,
                         self.delivered
                     ));
                 }
@@ -713,7 +713,8 @@ impl Deliverer {
     pub(in crate::member) fn was_cut(&mut self, ctx: &Context) -> Result<(), String> {
         let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
         let (delivered, view) = (self.delivered, self.view.clone());
-        self.start(&bases, ctx.raft.committed_state(), delivered).map_err(|error| error.to_string())?;
+        self.start(&bases, ctx.raft.committed_state(), delivered)
+            .map_err(|error| error.text(ctx.terms().data))?;
         self.view = view;
         Ok(())
     }
@@ -726,7 +727,8 @@ impl Deliverer {
             return Err(format!("the pieces of the write-set at seqno {seqno} lie before this member's log"));
         }
         let (delivered, view) = (self.delivered, self.view.clone());
-        self.start(&bases, ctx.raft.committed_state(), delivered).map_err(|error| error.to_string())?;
+        self.start(&bases, ctx.raft.committed_state(), delivered)
+            .map_err(|error| error.text(ctx.terms().data))?;
         self.view = view;
         Ok(())
     }

@@ -8,7 +8,7 @@
 //! A member of the old branch may learn of the new one while it is not Primary. If it has committed nothing that the
 //! branch lacks, it stops: its next start quarantines its log, and it joins as a new member.
 
-use crate::api::Level;
+use crate::api::{FrontEnd, Level};
 use crate::effect::{Effect, QuarantineRequest, Superseded};
 use crate::member::context::Context;
 use crate::member::membership::connection_state::ConnectionState;
@@ -128,9 +128,13 @@ impl Branches {
         let text = format!(
             "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which \
              stops. At its next start this member, once it has reached that branch again, sets its log aside as \
-             lockstep.damaged.*, joins as a new one and takes that branch's state; transactions that only it had are \
-             kept in lockstep.rescue.*.log",
-            hello.name, hello.history, tail.history, tail.seqno
+             lockstep.damaged.*, joins as a new one and takes that branch's state; {} that only it had are kept in \
+             lockstep.rescue.*.log",
+            hello.name,
+            hello.history,
+            tail.history,
+            tail.seqno,
+            ctx.terms().entries
         );
         ctx.out.push(Effect::QuarantineLog(Box::new(QuarantineRequest::Superseded(Superseded {
             member: ctx.me.id,
@@ -164,13 +168,17 @@ fn unfit(ctx: &Context, leaving: bool, late: bool) -> Option<Result<(), String>>
             return refuse("this member is in a primary component: no forced bootstrap is needed");
         }
         ConnectionState::Connecting { args, .. } if !is_position_of_log(ctx, args.position) => {
-            return refuse(
-                "this member's log cannot complete its database: give this command to another member",
-            );
+            return refuse(&format!(
+                "this member's log cannot complete its {}: give this command to another member",
+                ctx.terms().data
+            ));
         }
         ConnectionState::Connecting { .. } => {}
         ConnectionState::NeedState { .. } => {
-            return refuse("this member's database is incomplete: give this command to another one");
+            return refuse(&format!(
+                "this member's {} is incomplete: give this command to another one",
+                ctx.terms().data
+            ));
         }
         ConnectionState::Idle | ConnectionState::Failed(_) => {
             return refuse("this member is not connected to a cluster");
@@ -228,10 +236,11 @@ fn start_branch(ctx: &mut Context, fresh: Uuid) -> Result<String, String> {
     }
     let text = format!(
         "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, \
-         after {}:{}. Transactions that {} committed without this member are not in it. They must not be Primary \
-         beside it: stop them if in doubt. When they are started again they take this member's state",
+         after {}:{}. {} that {} committed without this member are not in it. They must not be Primary beside it: \
+         stop them if in doubt. When they are started again they take this member's state",
         before.history,
         before.seqno,
+        if ctx.front_end == FrontEnd::Device { "Writes" } else { "Transactions" },
         lost.join(", ")
     );
     ctx.log(Level::Warn, text.clone());
@@ -289,9 +298,10 @@ fn may_give_up_log(ctx: &Context, fork: Option<(Index, Term)>) -> Result<(), Str
         return Err(format!(
             "this member has committed up to index {committed} of its log, beyond the branch's beginning after \
              {index}, and gives that up at an operator's order only. If this member's data are right, stop the \
-             servers of the branch, and a majority of the others goes on. If the branch's data are right, stop \
-             this server, move its lockstep.* files away (keep them: they hold what the branch lacks), and start \
-             it: it joins the branch by state transfer"
+             members of the branch, and a majority of the others goes on. If the branch's data are right, stop \
+             this {}, move its lockstep.* files away (keep them: they hold what the branch lacks), and start it: \
+             it joins the branch by state transfer",
+            ctx.terms().process
         ));
     }
     if (ctx.raft.tail_state().term, ctx.raft.last_index()) <= (term, index) {

@@ -57,7 +57,7 @@ impl JoinTarget {
         } else {
             Err(Admission::Beside(format!(
                 "the log of {} (history {}) is not the one that this member reads to join (history {}): an operator has \
-                 made one go on without the other. If the other is right, start this server again while the servers of \
+                 made one go on without the other. If the other is right, start this member again while the members of \
                  the one that it reads are stopped",
                 hello.name, hello.history, target.0
             )))

@@ -237,11 +237,12 @@ fn is_long_gone(ctx: &Context, id: &MemberId) -> bool {
 fn rival_text(ctx: &Context, old: &MemberInfo) -> String {
     format!(
         "; a member of the same name at {} is away: if the new one is its replacement, it votes when the old one has \
-         been gone for {} s (cluster.evict_timeout), or after `lockstep remove --name {}`; if not, give it a \
-         wsrep_node_name of its own",
+         been gone for {} s (cluster.evict_timeout), or after `lockstep remove --name {}`; if not, give it a {} of \
+         its own",
         old.address,
         ctx.tuning.evict_timeout.as_secs(),
-        old.name
+        old.name,
+        ctx.terms().name
     )
 }
 

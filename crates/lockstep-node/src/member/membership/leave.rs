@@ -83,8 +83,9 @@ impl Leave {
             ctx.log(
                 Level::Info,
                 format!(
-                    "{ahead} acknowledged transactions are not on the disks of a majority yet: they are handed over \
-                     before this member leaves"
+                    "{ahead} acknowledged {} are not on the disks of a majority yet: they are handed over before this \
+                     member leaves",
+                    ctx.terms().entries
                 ),
             );
         }
@@ -118,9 +119,9 @@ impl Leave {
             ctx.log(
                 Level::Warn,
                 format!(
-                    "this member leaves with {ahead} acknowledged transactions that are not on the disks of a \
-                     majority: if the others go on without them, this member writes them to lockstep.rescue.*.log \
-                     when it is back"
+                    "this member leaves with {ahead} acknowledged {} that are not on the disks of a majority: if the \
+                     others go on without them, this member writes them to lockstep.rescue.*.log when it is back",
+                    ctx.terms().entries
                 ),
             );
         }

@@ -412,7 +412,7 @@ impl Peers {
         {
             return Admission::Beside(format!(
                 "{} and {} have different logs (histories {} and {}), and this member, which has none, joins that of \
-                 {}: two clusters have one name. Decide which is right, and stop the servers of the other",
+                 {}: two clusters have one name. Decide which is right, and stop the members of the other",
                 peer.hello.name, hello.name, peer.hello.history, hello.history, peer.hello.name
             ));
         }
@@ -443,7 +443,7 @@ impl Peers {
         if !compared && is_ahead_by_branch(raft, hello) {
             return Some(Admission::Superseded(format!(
                 "{} goes on with a branch that left this member's at an operator's order (pc.bootstrap): the two cannot be \
-                 joined. Where this member is Primary, decide which of them is right, and stop the servers of the other; \
+                 joined. Where this member is Primary, decide which of them is right, and stop the members of the other; \
                  started again they take the state of those that run",
                 hello.name
             )));

@@ -101,7 +101,7 @@ impl SyncState {
                 ctx.connection = ConnectionState::Running { primary: true, synced: false };
                 ctx.log(
                     Level::Warn,
-                    format!("behind by {lag} transactions: Desynced until it has caught up"),
+                    format!("behind by {lag} {}: Desynced until it has caught up", ctx.terms().entries),
                 );
             }
             return;
@@ -156,12 +156,13 @@ fn report_progress(ctx: &mut Context, delivery: &mut Delivery, synced: bool) {
 /// Logs if a member that is configured as a replica is still a voter, because its server was not shut down cleanly.
 fn warn_if_still_voter(ctx: &mut Context) {
     if ctx.raft.membership().is_voter(&ctx.me.id) && !ctx.me.wants_vote {
-        ctx.log(
-            Level::Warn,
-            "this member votes, and may lead, though its options say member.vote=no (or pc.weight=0): it voted when its server \
-             was lost, was promoted, or has founded the cluster. It votes no more once its server has been stopped in order \
-             and started again",
+        let process = ctx.terms().process;
+        let text = format!(
+            "this member votes, and may lead, though its options say member.vote=no (or pc.weight=0): it voted when its \
+             {process} was lost, was promoted, or has founded the cluster. It votes no more once its {process} has been \
+             stopped in order and started again"
         );
+        ctx.log(Level::Warn, text);
     }
 }
 

@@ -1,5 +1,6 @@
 //! For people: for which members a connecting member waits.
 
+use crate::api::FrontEnd;
 use crate::member::context::Context;
 use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peer;
@@ -55,11 +56,13 @@ fn wait_text(ctx: &Context) -> String {
     if membership.members.is_empty() {
         return match ctx.peers.len() {
             0 if ctx.peers.unlike().is_some() => {
-                "nobody at the addresses of wsrep_cluster_address can be talked to".into()
+                format!("nobody at the addresses of {} can be talked to", ctx.terms().addresses)
             }
-            0 => "nobody answers at the addresses of wsrep_cluster_address; start the first member with \
-                  --wsrep-new-cluster"
-                .into(),
+            0 => format!(
+                "nobody answers at the addresses of {}; start the first member with {}",
+                ctx.terms().addresses,
+                ctx.terms().new
+            ),
             _ => nobody_founded(ctx),
         };
     }
@@ -109,6 +112,13 @@ fn nobody_founded(ctx: &Context) -> String {
             }
             _ => String::new(),
         };
+        if ctx.front_end == FrontEnd::Device {
+            return format!(
+                "connected to {}, but nobody has a log, and so there is no group yet: stop one of the members, and start it with \
+                 --new and the device's --size; the others join it",
+                names(&unknown)
+            );
+        }
         return format!(
             "connected to {}, but nobody has a log, and so there is no cluster yet: found it on the member with the \
              highest position{at}. Stop that one, set safe_to_bootstrap to 1 in its grastate.dat, and start it with \

@@ -3,7 +3,6 @@
 use lockstep_core::raft::Gap;
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Gtid, Seqno, Uuid};
-use std::fmt;
 
 /// Why a member's database cannot go on by the log, whatever the log still holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,34 +88,32 @@ impl LogFacts<'_> {
     }
 }
 
-impl fmt::Display for TransferReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl TransferReason {
+    /// For people. `data` is what the member keeps.
+    pub(in crate::member) fn text(&self, data: &str) -> String {
         match self {
             TransferReason::InDoubt(seqno) => {
-                write!(f, "whether the statement at seqno {seqno} was done before the crash cannot be told")
+                format!("whether the statement at seqno {seqno} was done before the crash cannot be told")
             }
-            TransferReason::NoPosition => f.write_str("the database's position is not known"),
+            TransferReason::NoPosition => format!("the {data}'s position is not known"),
             TransferReason::OtherHistory { database, cluster } => {
-                write!(f, "the database is of history {database}, the cluster of {cluster}")
+                format!("the {data} is of history {database}, the cluster of {cluster}")
             }
             TransferReason::AheadOfLog { position, committed } => {
-                write!(f, "the database is at {position}, ahead of the log ({committed})")
+                format!("the {data} is at {position}, ahead of the log ({committed})")
             }
-            TransferReason::LeftOut { position, before, after } => write!(
-                f,
-                "the database is at seqno {position}, which this cluster does not have: it went on from {before} to \
+            TransferReason::LeftOut { position, before, after } => format!(
+                "the {data} is at seqno {position}, which this cluster does not have: it went on from {before} to \
                  {after} when another member took over, and what this member had committed ahead of it is kept in \
                  lockstep.rescue.*.log"
             ),
-            TransferReason::FoundedBefore { position, founded } => write!(
-                f,
-                "the database is at seqno {position}, but this cluster was founded on data at seqno {founded} and has \
-                 assigned the later seqnos itself: this database may have them from the cluster before it (for a \
+            TransferReason::FoundedBefore { position, founded } => format!(
+                "the {data} is at seqno {position}, but this cluster was founded on data at seqno {founded} and has \
+                 assigned the later seqnos itself: this {data} may have them from the cluster before it (for a \
                  restored backup of this cluster, see docs/restore.md)"
             ),
-            TransferReason::FoundedUnknown { position } => write!(
-                f,
-                "the database is at seqno {position}, which it may have reached in the cluster on whose data this one \
+            TransferReason::FoundedUnknown { position } => format!(
+                "the {data} is at seqno {position}, which it may have reached in the cluster on whose data this one \
                  was founded, not with this cluster's log (for a restored backup of this cluster, see docs/restore.md)"
             ),
         }
@@ -172,7 +169,8 @@ mod tests {
         assert_eq!(reason(&none, 40), None, "the founding data themselves");
         let why = reason(&none, 41).expect("another cluster may have assigned 41");
         assert_eq!(why, TransferReason::FoundedBefore { position: 41, founded: 40 });
-        assert!(why.to_string().contains("founded on data at seqno 40"), "{why}");
+        let text = why.text("device");
+        assert!(text.contains("founded on data at seqno 40") && text.starts_with("the device is"), "{text}");
         assert_eq!(
             none.transfer_reason(Gtid { uuid: HISTORY, seqno: 41 }, None, false),
             None,

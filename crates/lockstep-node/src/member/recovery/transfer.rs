@@ -396,9 +396,10 @@ impl Transfers {
             AGAIN if no_donor && ctx.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
                 self.request = None;
                 ctx.deliver(Delivery::StateFailed(format!(
-                    "for {} s there was no Synced member to confirm that this one may go on by its log: this server \
-                     ends. After a restart it goes on by its log if there is still none",
-                    CONFIRMATION_TIMEOUT / 1_000_000
+                    "for {} s there was no Synced member to confirm that this one may go on by its log: this {} ends. After a \
+                     restart it goes on by its log if there is still none",
+                    CONFIRMATION_TIMEOUT / 1_000_000,
+                    ctx.terms().process
                 )));
             }
             AGAIN => {

@@ -68,7 +68,7 @@ impl Member {
         {
             self.ctx.log(
                 Level::Warn,
-                format!("this start should found a new cluster (--wsrep-new-cluster), but {why}"),
+                format!("this start should found a new cluster ({}), but {why}", self.ctx.terms().new),
             );
             args.bootstrap = false;
         }
@@ -96,6 +96,15 @@ impl Member {
                 StateSnapshot { log_id: fresh, policy, ..StateSnapshot::genesis(history, base, membership) };
             self.ctx.raft.bootstrap(self.ctx.now, genesis);
             self.ctx.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
+            if self.ctx.front_end == FrontEnd::Device {
+                let text = format!(
+                    "--new has founded the group {} with an empty device. If the group has other members already, this is a \
+                     second group: stop this member, remove the files in its directory, and start it without --new, with those \
+                     members in --address. Otherwise remove --new from its arguments now",
+                    self.ctx.cluster
+                );
+                self.ctx.log(Level::Warn, text);
+            }
         }
         let mut addresses = args.peers.clone();
         addresses.extend(self.ctx.raft.membership().members.iter().map(|m| m.address.clone()));
@@ -126,8 +135,12 @@ impl Member {
         (!others.is_empty()).then(|| {
             format!(
                 "this member's log knows of the voters {}: it joins them, and goes on as soon as a majority of the voters \
-                 runs. Start the others. If they are gone for good, run lockstep bootstrap on this server while it waits",
-                others.join(", ")
+                 runs. Start the others. If they are gone for good, run {} while this one waits",
+                others.join(", "),
+                match self.ctx.front_end {
+                    FrontEnd::Device => "lockstep bootstrap --socket DIR/lockstep.sock",
+                    _ => "lockstep bootstrap on this server",
+                }
             )
         })
     }
@@ -298,13 +311,13 @@ impl Member {
             _ => None,
         };
         let why = match facts.transfer_reason(position, in_doubt, !self.ctx.me.arbitrator) {
-            Some(reason) => Some(reason.to_string()),
+            Some(reason) => Some(reason.text(self.ctx.terms().data)),
             None => self
                 .delivery
                 .deliverer
                 .start(&bases, facts.committed, position.seqno)
                 .err()
-                .map(|error| error.to_string()),
+                .map(|error| error.text(self.ctx.terms().data)),
         };
         self.recovery.transfers.set_bypass(None);
         match why {
@@ -600,7 +613,10 @@ impl Member {
         let gtid = match result {
             Ok(gtid) if gtid.is_defined() => gtid,
             Ok(_) => {
-                return self.fail("the state transfer ended without a position: start this server again");
+                let process = self.ctx.terms().process;
+                return self.fail(&format!(
+                    "the state transfer ended without a position: start this {process} again"
+                ));
             }
             Err(code) => {
                 return self.fail(&format!("the state transfer failed ({code}): see the SST script's lines"));
@@ -627,7 +643,9 @@ impl Member {
         match self.delivery.deliverer.start(&bases, committed, seqno) {
             Ok(()) => {}
             Err(StartError::MarksMissing { .. }) => return,
-            Err(error @ StartError::BeginsTooLate { .. }) => return self.fail(&error.to_string()),
+            Err(error @ StartError::BeginsTooLate { .. }) => {
+                return self.fail(&error.text(self.ctx.terms().data));
+            }
         }
         self.recovery.transfers.end_received();
         self.ctx.log(Level::Info, format!("state received up to seqno {seqno}"));
@@ -640,7 +658,8 @@ impl Member {
     /// The log cannot supply what the database lacks, and a running server cannot take a state transfer. The front end
     /// gives up its position and ends the process, so that the next start takes a state transfer.
     pub(in crate::member) fn needs_state(&mut self, text: &str) {
-        let text = format!("{text}: a state transfer is needed; start this server again");
+        let process = self.ctx.terms().process;
+        let text = format!("{text}: a state transfer is needed; start this {process} again");
         self.ctx.deliver(Delivery::StateFailed(text.clone()));
         if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
             self.fail(&text);

@@ -277,8 +277,12 @@ impl Member {
             let name = &hello.name;
             if self.ctx.me.name == *name || self.ctx.peers.values().any(|p| p.hello.name == *name) {
                 let text = format!(
-                    "another member is named {name}, too: set wsrep_node_name, or lines and wsrep_sst_donor that \
-                     name it are ambiguous"
+                    "another member is named {name}, too: set {}, or {} that name it are ambiguous",
+                    self.ctx.terms().name,
+                    match self.ctx.front_end {
+                        FrontEnd::Device => "lines and commands",
+                        _ => "lines and wsrep_sst_donor",
+                    }
                 );
                 self.ctx.log(Level::Info, text);
             }
@@ -408,15 +412,16 @@ impl Member {
         if self.failure().is_some() {
             return;
         }
-        let by = self.ctx.name_of(&from);
+        let (by, terms) = (self.ctx.name_of(&from), self.ctx.terms());
         let (now, raft) = (self.ctx.now, &mut self.ctx.raft);
         let line = match self.roster.reverted_log.on_report(raft, &by, evidence) {
             None => return,
             Some(Consequence::GiveUpLog(why)) => return self.give_up_log(&why),
             Some(Consequence::Report(why)) => format!(
                 "{why}. This member has been Primary since its start, so it goes on with this log, and committed \
-                 transactions may be missing. Compare the members' data. To discard this log, stop this server and move \
-                 its lockstep.* files away: it returns as a new member"
+                 {} may be missing. Compare the members' data. To discard this log, stop this {} and move its lockstep.* \
+                 files away: it returns as a new member",
+                terms.entries, terms.process
             ),
             Some(Consequence::SupportReporter(why)) => {
                 raft.vote_only_for(now, from, evidence.reporter.term);
@@ -426,7 +431,7 @@ impl Member {
                 raft.abstain(now);
                 format!(
                     "{why}. This member keeps its log, does not vote, and serves no clients. Start the other members: once \
-                     they go on without it, it returns as a new member. If they cannot, stop all servers but the one with \
+                     they go on without it, it returns as a new member. If they cannot, stop all members but the one with \
                      the newest data, and run lockstep bootstrap there"
                 )
             }
@@ -713,9 +718,10 @@ impl Member {
         });
         let what = if hands_over { "another member is to lead" } else { "it needs a state transfer" };
         let text = format!(
-            "the log cannot be read for {}, so {what}: {}. Restart this server: its start checks the whole log",
+            "the log cannot be read for {}, so {what}: {}. Restart this {}: its start checks the whole log",
             self.ctx.name_of(&id),
-            failure.text
+            failure.text,
+            self.ctx.terms().process
         );
         self.ctx.log(Level::Error, text);
         if !hands_over {

@@ -81,7 +81,7 @@ impl Member {
                         format!("disk has not finished a write of the log for {} s", time / 1_000_000)
                     }
                     Hang::Database(time) => {
-                        format!("database has finished nothing for {} s", time / 1_000_000)
+                        format!("{} has finished nothing for {} s", self.ctx.terms().data, time / 1_000_000)
                     }
                 };
                 let text =
@@ -100,7 +100,8 @@ impl Member {
                     Reason::Unfit => return true,
                     Reason::Writes { share } => {
                         format!(
-                            "{name} proposes {share} % of all transactions: it is to lead (leader.follow_writer)"
+                            "{name} proposes {share} % of all {}: it is to lead (leader.follow_writer)",
+                            self.ctx.terms().entries
                         )
                     }
                     Reason::RejectsWrites { .. } => format!(
@@ -151,10 +152,12 @@ impl Member {
         }
         let before = before.map_or_else(|| "the previous leader".to_owned(), |id| self.ctx.name_of(&id));
         let text = format!(
-            "this member leads in term {term}, without {before}: transactions that {before} acknowledged beyond seqno \
-             {} and no member here has are skipped (the next seqno is {}). They are lost unless that member comes \
+            "this member leads in term {term}, without {before}: {} that {before} acknowledged beyond seqno {} and no \
+             member here has are skipped (the next seqno is {}). They are lost unless that member comes \
              back with its log and writes them to lockstep.rescue.*.log",
-            gap.before, gap.after
+            self.ctx.terms().entries,
+            gap.before,
+            gap.after
         );
         self.ctx.log(Level::Warn, text);
     }

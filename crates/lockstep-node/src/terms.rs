@@ -1,0 +1,80 @@
+//! The words of messages that depend on the front end.
+//!
+//! The operator of a group of block devices knows neither a server nor its variables.
+
+use crate::api::FrontEnd;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    /// What a member keeps.
+    pub(crate) data: &'static str,
+    /// The process of a member.
+    pub(crate) process: &'static str,
+    /// The entries that clients wait for.
+    pub(crate) entries: &'static str,
+    /// The option that founds a cluster.
+    pub(crate) new: &'static str,
+    /// The option with the addresses of members.
+    pub(crate) addresses: &'static str,
+    /// The option with the member's name.
+    pub(crate) name: &'static str,
+    /// How clients of other members notice that only the leader takes writes.
+    pub(crate) elsewhere: &'static str,
+    /// How options are changed.
+    set: fn(&str) -> String,
+}
+
+static DATABASE: Terms = Terms {
+    data: "database",
+    process: "server",
+    entries: "transactions",
+    new: "--wsrep-new-cluster",
+    addresses: "wsrep_cluster_address",
+    name: "wsrep_node_name",
+    elsewhere: "clients that write elsewhere get error 1180 until they connect to it",
+    set: |settings| format!("SET GLOBAL wsrep_provider_options = '{settings}'"),
+};
+
+static DEVICE: Terms = Terms {
+    data: "device",
+    process: "process",
+    entries: "writes",
+    new: "--new",
+    addresses: "--address",
+    name: "--name",
+    elsewhere: "an attachment to another member ends with an error, unless leadership comes back soon. To attach \
+                there, run `lockstep block promote` on it",
+    set: |settings| format!("start the member with -o '{settings}'"),
+};
+
+impl Terms {
+    /// The words for this front end.
+    pub(crate) fn of(front_end: FrontEnd) -> &'static Terms {
+        match front_end {
+            FrontEnd::Device => &DEVICE,
+            FrontEnd::Database | FrontEnd::Reader { .. } | FrontEnd::Nothing => &DATABASE,
+        }
+    }
+
+    /// How an operator sets these options: the end of a sentence.
+    pub(crate) fn set(&self, settings: &str) -> String {
+        (self.set)(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_device_name_nothing_of_a_database() {
+        let device = Terms::of(FrontEnd::Device);
+        let Terms { data, process, entries, new, addresses, name, elsewhere, set } = device;
+        let all = [*data, *process, *entries, *new, *addresses, *name, *elsewhere, &set("x=1")].join(" ");
+        for word in ["database", "server", "transaction", "wsrep", "1180", "SET GLOBAL"] {
+            assert!(!all.contains(word), "{word}: {all}");
+        }
+        assert_eq!(Terms::of(FrontEnd::Database).set("x=1"), "SET GLOBAL wsrep_provider_options = 'x=1'");
+    }
+}
