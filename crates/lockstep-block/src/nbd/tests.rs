@@ -570,3 +570,34 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn places_are_checked_without_taking_them() {
+    let dir = std::env::temp_dir().join(format!("lockstep-nbd-places-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let unix = |path: std::path::PathBuf| Listen::Unix { path, mode: 0o600 };
+    let refused = |place: Listen| Server::check(&[place]).unwrap_err().to_string();
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap();
+    let text = refused(Listen::Tcp(address));
+    assert!(text.contains(&format!("cannot listen at {address}: ")) && text.contains("in use"), "{text}");
+    drop(held);
+    let socket = dir.join("socket");
+    for _ in 0..2 {
+        Server::check(&[Listen::Tcp(address), unix(socket.clone())]).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing stays");
+    let long = dir.join("x".repeat(120));
+    assert!(refused(unix(long)).contains("at most"), "a socket's path is short");
+    assert!(refused(unix(dir.join("missing/socket"))).contains("cannot listen at"));
+    std::fs::write(&socket, b"somebody's data").unwrap();
+    assert!(refused(unix(socket.clone())).contains("not a socket"));
+    std::fs::remove_file(&socket).unwrap();
+    let other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    assert!(refused(unix(socket.clone())).contains("another server listens there"));
+    drop(other);
+    Server::check(&[unix(socket.clone())]).unwrap();
+    assert!(socket.exists(), "an old socket is replaced by the server only");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
