@@ -26,6 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+/// The code of a donor that asks to be asked again: EAGAIN, as in Galera's library.
+const AGAIN: i32 = -11;
+
 /// The settings that a process starts with.
 pub struct Setup {
     /// The member's introduction. Its id and incarnation come from the log.
@@ -372,6 +375,11 @@ impl<D: Disk> SimulatedNode<D> {
     /// The server has sent its state.
     pub fn donation_done(&mut self, id: u64, position: Gtid) {
         self.member.donation_done(id, Ok(position));
+    }
+
+    /// The server could not send its state: the joiner asks again.
+    pub fn donation_failed(&mut self, id: u64) {
+        self.member.donation_done(id, Err(AGAIN));
     }
 
     /// The server has finished everything up to here.

@@ -30,8 +30,20 @@ fn device_keeps_its_promises_and_every_fault_happens() {
     }
     assert!(kinds.iter().all(|n| *n > 0), "{kinds:?}");
     let DeviceCounters {
-        writes_taken, reads, writes, flushes, attached, promotions, ended, lost, heals, ..
+        writes_taken,
+        reads,
+        writes,
+        flushes,
+        attached,
+        promotions,
+        ended,
+        lost,
+        heals,
+        needs_state,
+        copies,
+        ..
     } = sum;
+    assert!(needs_state > 10 && copies > 10, "members take the device from others: {sum:?}");
     for n in [writes_taken, reads, writes, flushes, attached, promotions, ended, heals] {
         assert!(n > 30, "{sum:?}");
     }

@@ -37,7 +37,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-/// Extents are compared and sent in this size.
+/// Extents are compared and sent in this size. Only the small devices of the simulator have a lesser one.
 pub const EXTENT: u64 = 64 << 10;
 /// Parts of a received extent that are zeroes become holes in this size: the block size of most file systems.
 const BLOCK: usize = 4 << 10;
@@ -59,6 +59,11 @@ pub trait Image {
 
     /// Writes all runs, durably.
     fn write(&self, runs: &ExtentMap) -> io::Result<()>;
+
+    /// The bytes of an extent, at most [`EXTENT`]. Both sides have the same.
+    fn unit(&self) -> u64 {
+        EXTENT
+    }
 }
 
 /// How far a copy is.
@@ -126,7 +131,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.first().is_none_or(|first| *first == 0 && bytes[1..] == bytes[..bytes.len() - 1])
 }
 
-/// The extent that begins here.
-fn extent_at(offset: u64, size: u64) -> Range<u64> {
-    offset..size.min(offset.saturating_add(EXTENT))
+/// The extent of so many bytes that begins here.
+fn extent_at(offset: u64, size: u64, unit: u64) -> Range<u64> {
+    offset..size.min(offset.saturating_add(unit))
 }

@@ -1,7 +1,7 @@
 //! The joiner's side of a copy.
 
 use super::wire::{self, HASHES_MAX, Hello, ITEMS_MAX, Item, Message, Token};
-use super::{BLOCK, CopyError, EXTENT, Image, Progress, extent_at, is_zero, sum};
+use super::{BLOCK, CopyError, Image, Progress, extent_at, is_zero, sum};
 use crate::device::extent_map::{ExtentMap, Run};
 use bytes::Bytes;
 use lockstep_core::Seqno;
@@ -145,9 +145,10 @@ impl<S: Read + Write, I: Image> Receiver<'_, S, I> {
         let present = self.progress.done..self.ranges.front().map_or(0, |range| range.end);
         match wire::receive(self.stream).map_err(CopyError::Stream)? {
             Message::Data { offset, sum: theirs, bytes } => {
-                let extent = extent_at(offset, self.size);
-                let is_extent = offset.is_multiple_of(EXTENT)
-                    && extent.end.checked_sub(offset) == Some(bytes.len() as u64);
+                let unit = self.image.unit();
+                let extent = extent_at(offset, self.size, unit);
+                let is_extent =
+                    offset.is_multiple_of(unit) && extent.end.checked_sub(offset) == Some(bytes.len() as u64);
                 if !is_extent || !contains(&present, &extent) {
                     return Err(CopyError::Protocol("data of another range".into()));
                 }
@@ -206,18 +207,19 @@ fn contains(outer: &Range<u64>, inner: &Range<u64>) -> bool {
 /// The next extents of a file from an offset on, and where they end.
 fn summary(image: &impl Image, from: u64, size: u64) -> std::io::Result<(Vec<Item>, u64)> {
     let (mut items, mut hashes, mut at) = (Vec::new(), 0, from);
+    let unit = image.unit();
     let mut buffer = Vec::new();
     while at < size && hashes < HASHES_MAX && items.len() < ITEMS_MAX {
         let (length, hole) = image.extent(at, size - at)?;
         let end = size.min(at.saturating_add(length));
         // Whole extents only, but for the last one.
-        let hole_end = if end == size { end } else { end - end % EXTENT };
+        let hole_end = if end == size { end } else { end - end % unit };
         if hole && hole_end > at {
-            let count = (hole_end - at).div_ceil(EXTENT).min(u64::from(u32::MAX));
+            let count = (hole_end - at).div_ceil(unit).min(u64::from(u32::MAX));
             items.push(Item::Holes(count as u32));
-            at = size.min(at + count * EXTENT);
+            at = size.min(at + count * unit);
         } else {
-            let extent = extent_at(at, size);
+            let extent = extent_at(at, size, unit);
             buffer.resize((extent.end - extent.start) as usize, 0);
             image.read(extent.start, &mut buffer)?;
             items.push(Item::Hash(sum(&buffer)));

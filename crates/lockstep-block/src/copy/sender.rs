@@ -2,7 +2,7 @@
 
 use super::pace::{COMPARED_PART, Pace};
 use super::wire::{self, Hello, Item, Message};
-use super::{CopyError, EXTENT, Image, Progress, extent_at, is_zero, sum};
+use super::{CopyError, Image, Progress, extent_at, is_zero, sum};
 use bytes::Bytes;
 use lockstep_core::Seqno;
 use std::io::{Read, Write};
@@ -22,6 +22,11 @@ pub trait Donor {
 
     /// The last entry that the file may have by now.
     fn until(&mut self) -> Seqno;
+
+    /// The monotonic clock.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 }
 
 /// Copies a device to the joiner at the other end of a stream. Returns the bytes that were sent.
@@ -43,7 +48,7 @@ pub fn send<S: Read + Write>(
         other => return Err(unexpected(&other)),
     }
     let progress = Progress { total: size, ..Progress::default() };
-    let said = Instant::now();
+    let said = donor.now();
     let mut sender =
         Sender { stream, image, size, pace, donor, progress, said, buffer: Vec::new(), hole: 0..0 };
     while sender.progress.done < size {
@@ -88,15 +93,15 @@ impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
         if from != self.progress.done {
             return Err(CopyError::Protocol("a Summary of another range".into()));
         }
-        let mut at = from;
+        let (mut at, unit) = (from, self.image.unit());
         for item in items {
             if at >= self.size {
                 return Err(CopyError::Protocol("a Summary beyond the device's end".into()));
             }
             at = match item {
                 Item::Holes(count) => {
-                    let end = at.saturating_add(u64::from(*count).saturating_mul(EXTENT));
-                    if end.saturating_sub(EXTENT) >= self.size {
+                    let end = at.saturating_add(u64::from(*count).saturating_mul(unit));
+                    if end.saturating_sub(unit) >= self.size {
                         return Err(CopyError::Protocol("a Summary beyond the device's end".into()));
                     }
                     let end = end.min(self.size);
@@ -104,7 +109,7 @@ impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
                     end
                 }
                 Item::Hash(theirs) => {
-                    let extent = extent_at(at, self.size);
+                    let extent = extent_at(at, self.size, self.image.unit());
                     let end = extent.end;
                     match self.is_hole(&extent)? {
                         true => self.punch(extent)?,
@@ -120,7 +125,7 @@ impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
     }
 
     fn put_compared(&mut self) -> Result<(), CopyError> {
-        self.said = Instant::now();
+        self.said = self.donor.now();
         self.put_hole()?;
         self.put(&Message::Compared { upto: self.progress.done })
     }
@@ -134,13 +139,13 @@ impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
             let equal = match hole {
                 true if end == range.end => end,
                 // An extent that is a hole only in part is read.
-                true => end - end % EXTENT,
+                true => end - end % self.image.unit(),
                 false => at,
             };
             if equal > at {
                 at = equal;
             } else {
-                let extent = extent_at(at, self.size);
+                let extent = extent_at(at, self.size, self.image.unit());
                 at = extent.end;
                 self.compare_extent(extent, None)?;
             }
@@ -198,7 +203,7 @@ impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
     }
 
     fn wait(&mut self, bytes: u64) -> Result<(), CopyError> {
-        let wait = self.pace.charge(bytes, Instant::now());
+        let wait = self.pace.charge(bytes, self.donor.now());
         if !wait.is_zero() {
             std::thread::sleep(wait);
         }
@@ -208,6 +213,10 @@ impl<S: Read + Write, I: Image, D: Donor> Sender<'_, S, I, D> {
     /// Tells this member, and the joiner now and then, how far the copy is.
     fn keep_going(&mut self) -> Result<(), CopyError> {
         self.donor.progress(self.progress)?;
-        if self.said.elapsed() >= SAY { self.put_compared() } else { Ok(()) }
+        if self.donor.now().saturating_duration_since(self.said) >= SAY {
+            self.put_compared()
+        } else {
+            Ok(())
+        }
     }
 }

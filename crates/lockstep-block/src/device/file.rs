@@ -234,6 +234,11 @@ impl DeviceFile {
         self.storage.clone_to(other)
     }
 
+    /// See [`Storage::copy_unit`].
+    pub fn copy_unit(&self) -> u64 {
+        self.storage.copy_unit()
+    }
+
     /// The part of a range from its beginning on that is data, or that is a hole, of the file: its length, and whether it is a
     /// hole.
     ///

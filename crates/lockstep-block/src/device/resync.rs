@@ -11,6 +11,7 @@
 
 use super::attachments::Attachments;
 use super::extent_map::ExtentMap;
+use super::failpoints::Failpoint;
 use super::file::{DeviceFile, Position};
 use super::replica::{Log, Replica};
 use crate::copy::pace::Pace;
@@ -120,6 +121,10 @@ impl Image for DeviceFile {
     fn write(&self, runs: &ExtentMap) -> io::Result<()> {
         DeviceFile::write(self, runs)
     }
+
+    fn unit(&self) -> u64 {
+        self.copy_unit()
+    }
 }
 
 /// The device file of a joiner: writes wait while its disk is full.
@@ -136,6 +141,10 @@ impl<L: Log> Image for PatientImage<'_, L> {
 
     fn write(&self, runs: &ExtentMap) -> io::Result<()> {
         self.0.until_it_fits(|file| file.write(runs)).map_err(io::Error::other)
+    }
+
+    fn unit(&self) -> u64 {
+        self.0.0.file.copy_unit()
     }
 }
 
@@ -218,7 +227,9 @@ impl<L: Log> Joiner for Joins<'_, L> {
             position_of(hello, false)
         };
         // Before the first write: from here on the file is neither the old copy nor the new one.
-        replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
+        if !replica.0.failpoints.is_active(Failpoint::CopyUnmarked) {
+            replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
+        }
         replica.until_it_fits(|file| file.fit(hello.attachments.size())).map_err(device)?;
         // The compared bytes must be on the disk, because an equal extent is not written again.
         replica.until_it_fits(DeviceFile::sync_and_reread).map_err(device)
@@ -238,8 +249,8 @@ impl<L: Log> Joiner for Joins<'_, L> {
     fn end(&mut self, hello: &Hello, until: Seqno) -> Result<(), CopyError> {
         let replica = self.0;
         let Gtid { seqno, .. } = hello.gtid;
-        let position = position_of(hello, until <= seqno);
-        let is_whole = position.whole;
+        let is_whole = until <= seqno || replica.0.failpoints.is_active(Failpoint::WholeAtOnce);
+        let position = position_of(hello, is_whole);
         replica.until_it_fits(DeviceFile::sync_and_reread).map_err(device)?;
         replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
         let mut state = replica.lock();
@@ -302,18 +313,9 @@ impl<L: Log> Replica<L> {
     /// [`CopyError`]; [`CopyError::Refused`] if this copy is not whole itself.
     pub fn source(&self) -> Result<Source, CopyError> {
         let until = Instant::now() + WRITTEN_WITHIN;
+        let source = self.begin_source()?;
         let mut state = self.lock();
-        if state.wholeness != Wholeness::Whole {
-            return Err(CopyError::Refused("this member's own copy is not whole".into()));
-        }
-        if !state.caught_up {
-            // After a kill, the file may have parts of entries that are taken again.
-            return Err(CopyError::Refused("this member has not caught up with the log".into()));
-        }
-        // One state of one moment: the attachments are those of this seqno.
-        let gtid = Gtid { uuid: state.history, seqno: state.delivered };
-        let source = Source { gtid, log: state.log_id, attachments: state.attachments.clone() };
-        while state.written < gtid.seqno {
+        while state.written < source.gtid.seqno {
             if state.closing {
                 return Err(CopyError::Stopped);
             }
@@ -327,6 +329,29 @@ impl<L: Log> Replica<L> {
             state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
         Ok(source)
+    }
+
+    /// What this member has taken by now. The copy may begin once the file has it, too: see [`Replica::has_written`].
+    ///
+    /// # Errors
+    /// [`CopyError::Refused`] if this copy is not whole itself.
+    pub fn begin_source(&self) -> Result<Source, CopyError> {
+        let state = self.lock();
+        if state.wholeness != Wholeness::Whole {
+            return Err(CopyError::Refused("this member's own copy is not whole".into()));
+        }
+        if !state.caught_up {
+            // After a kill, the file may have parts of entries that are taken again.
+            return Err(CopyError::Refused("this member has not caught up with the log".into()));
+        }
+        // One state of one moment: the attachments are those of this seqno.
+        let gtid = Gtid { uuid: state.history, seqno: state.delivered };
+        Ok(Source { gtid, log: state.log_id, attachments: state.attachments.clone() })
+    }
+
+    /// Whether the file has everything of a source.
+    pub fn has_written(&self, source: &Source) -> bool {
+        self.lock().written >= source.gtid.seqno
     }
 }
 
@@ -348,5 +373,9 @@ impl<L: Log> Donor for Donates<'_, L> {
     fn until(&mut self) -> Seqno {
         // A batch that is being written may have entries up to the last one taken.
         self.replica.lock().delivered
+    }
+
+    fn now(&self) -> Instant {
+        self.replica.now()
     }
 }

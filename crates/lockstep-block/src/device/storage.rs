@@ -2,6 +2,7 @@
 //!
 //! [`FileStorage`] is the real one. The simulator has another: at a crash it loses unsynced writes.
 
+use crate::copy::EXTENT;
 use rustix::fs::{
     Advice, FallocateFlags, FlockOperation, SeekFrom, fadvise, fallocate, flock, ioctl_ficlone, seek,
 };
@@ -80,6 +81,11 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// # Errors
     /// As of the file system.
     fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)>;
+
+    /// The bytes of an extent in a copy from another member: the same on all members, at most [`EXTENT`].
+    fn copy_unit(&self) -> u64 {
+        EXTENT
+    }
 
     /// Gives another file the image's content, with shared space, in a moment.
     ///

@@ -54,6 +54,9 @@ impl DeviceWorld {
                 return Some(format!("{name} does not run"));
             };
             let status = device.replica.status();
+            if !machine.is_whole || !device.replica.is_whole() {
+                return Some(format!("{name} has no whole copy: {status:?}"));
+            }
             if status.written != self.reference.last() || status.dirty > 0 {
                 return Some(format!("{name} is not at {}: {status:?}", self.reference.last()));
             }

@@ -113,6 +113,12 @@ impl DeviceWorld {
             },
             (Purpose::Promote, Done::Promoted(result)) => match result {
                 Ok(epoch) => {
+                    hold!(
+                        self.machines[at].is_whole,
+                        "only a whole copy becomes the primary",
+                        "n{} is promoted",
+                        at + 1
+                    );
                     self.say(at, format_args!("is promoted in epoch {epoch}"));
                     self.promotions += 1;
                     self.promoted = Some((at, epoch));
@@ -190,6 +196,12 @@ impl DeviceWorld {
                 what: format!("n{}: {name}", at + 1),
             });
         };
+        hold!(
+            self.machines[at].is_whole,
+            "only a whole copy becomes the primary",
+            "n{} takes a client",
+            at + 1
+        );
         self.attached += 1;
         self.say(at, format_args!("{peer} attaches to {name} in epoch {epoch}"));
         let number = self.number();

@@ -1,5 +1,6 @@
 //! The disk under a simulated copy. A crash loses what was not synced, sector by sector.
 
+use super::side::before_disk;
 use crate::rng::Rng;
 use lockstep_block::device::storage::Storage;
 use std::collections::BTreeSet;
@@ -67,6 +68,10 @@ impl SimDisk {
 
     pub(super) fn set_full(&self, is_full: bool) {
         self.lock().is_full = is_full;
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().is_full
     }
 
     /// Whether the disk is out of order in any way.
@@ -170,6 +175,7 @@ impl Storage for SimDisk {
     }
 
     fn set_length(&self, length: u64) -> io::Result<()> {
+        before_disk()?;
         let mut inner = self.lock();
         inner.begin()?;
         inner.current.resize(length as usize, 0);
@@ -177,6 +183,7 @@ impl Storage for SimDisk {
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        before_disk()?;
         let inner = self.lock();
         let rest = inner.current.get(offset as usize..).unwrap_or_default();
         let length = rest.len().min(into.len());
@@ -185,6 +192,7 @@ impl Storage for SimDisk {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        before_disk()?;
         let mut inner = self.lock();
         inner.room()?;
         let begun = inner.begin();
@@ -193,6 +201,7 @@ impl Storage for SimDisk {
     }
 
     fn zero_at(&self, offset: u64, length: u64, _hole: bool) -> io::Result<bool> {
+        before_disk()?;
         let mut inner = self.lock();
         if !inner.zeroes {
             return Ok(false);
@@ -204,6 +213,7 @@ impl Storage for SimDisk {
     }
 
     fn sync(&self) -> io::Result<()> {
+        before_disk()?;
         let mut inner = self.lock();
         let begun = inner.begin();
         let Inner { current, durable, unsynced, rng, .. } = &mut *inner;
@@ -232,11 +242,17 @@ impl Storage for SimDisk {
         Ok(((sector * SECTOR).min(end) as u64 - offset, hole))
     }
 
+    /// The device has several extents.
+    fn copy_unit(&self) -> u64 {
+        SECTOR as u64
+    }
+
     fn load_state(&self) -> io::Result<Option<Vec<u8>>> {
         Ok(self.lock().state.clone())
     }
 
     fn save_state(&self, bytes: &[u8]) -> io::Result<()> {
+        before_disk()?;
         let mut inner = self.lock();
         inner.room()?;
         let is_off = inner.is_cut;

@@ -3,7 +3,9 @@
 use super::disk::SimDisk;
 use super::environment::SimEnvironment;
 use super::port::Port;
+use super::transfers::Donation;
 use bytes::Bytes;
+use lockstep_block::device::file::Position;
 use lockstep_block::device::{Batch, Refused, Replica};
 use lockstep_core::{MemberId, Micros, Seqno};
 use lockstep_log::MemDisk;
@@ -63,6 +65,14 @@ pub(super) struct Device {
     pub(super) refused: Refused,
     /// A write-back that has begun, and whether the disk has it.
     pub(super) batch: Option<(Batch, bool)>,
+    /// The position of a copy that the operator gives up at this start.
+    pub(super) given_up: Option<Position>,
+    /// This process began without a whole copy, or gives it up.
+    pub(super) needs_state: bool,
+    /// When this joiner last asked for the device.
+    pub(super) asked_at: Micros,
+    /// Joiners that wait for this donor's file.
+    pub(super) donations: Vec<Donation>,
 }
 
 impl Device {
@@ -105,6 +115,8 @@ pub(super) struct Machine {
     pub(super) paused_until: Micros,
     /// A position that the device file has at least.
     pub(super) saved: Seqno,
+    /// The device file is a whole copy: as the world knows, not as the copy says.
+    pub(super) is_whole: bool,
     /// The last position whose entries may be in the device file, in part.
     pub(super) attempted: Seqno,
     pub(super) process: Option<Process>,

@@ -20,6 +20,8 @@ mod port;
 mod profile;
 mod reference;
 mod rescued;
+mod side;
+mod transfers;
 mod world;
 
 use crate::{catch, timed};
@@ -70,8 +72,10 @@ pub struct DeviceCounters {
     pub lost: u64,
     /// Acknowledged entries that only rescue files have at the end.
     pub rescued: u64,
-    /// Runs that ended because the logs did not continue a copy.
+    /// Copies that the logs did not continue, or that an operator gave up.
     pub needs_state: u64,
+    /// Copies from another member that reached their end.
+    pub copies: u64,
     /// Faults.
     pub faults: u64,
     /// How often everything came back after faults.
@@ -93,6 +97,7 @@ impl DeviceCounters {
             lost,
             rescued,
             needs_state,
+            copies,
             faults,
             heals,
         } = other;
@@ -107,6 +112,7 @@ impl DeviceCounters {
         self.lost += lost;
         self.rescued += rescued;
         self.needs_state += needs_state;
+        self.copies += copies;
         self.faults += faults;
         self.heals += heals;
     }
@@ -116,7 +122,7 @@ impl fmt::Display for DeviceCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "entries={} writes_taken={} reads={} writes={} flushes={} attached={} promotions={} epochs_ended={} lost={} rescued={} needs_state={} faults={} \
+            "entries={} writes_taken={} reads={} writes={} flushes={} attached={} promotions={} epochs_ended={} lost={} rescued={} needs_state={} copies={} faults={} \
              heals={}",
             self.entries,
             self.writes_taken,
@@ -129,6 +135,7 @@ impl fmt::Display for DeviceCounters {
             self.lost,
             self.rescued,
             self.needs_state,
+            self.copies,
             self.faults,
             self.heals
         )
@@ -171,6 +178,7 @@ pub fn simulate_device(settings: DeviceSettings) -> DeviceReport {
         lost: world.model.lost.len() as u64,
         rescued: world.rescued,
         needs_state: world.needs_state,
+        copies: world.copies,
         faults: world.faults,
         heals: world.heals,
     };
@@ -212,6 +220,8 @@ pub const DEVICE_PLANTS: &[DevicePlant] = &[
     plant("early-behind-promotion", Failpoint::EarlyBehindPromotion, 250),
     plant("failed-flush-forgotten", Failpoint::FailedFlushForgotten, 40),
     plant("writes-kept", Failpoint::WritesKept, 10),
+    plant("copy-unmarked", Failpoint::CopyUnmarked, 60),
+    plant("whole-at-once", Failpoint::WholeAtOnce, 60),
 ];
 
 /// Looks for a planted fault: the first seed that finds it, with its violation; `Err`: how many seeds did not. A seed that

@@ -9,6 +9,7 @@ use super::model::Model;
 use super::port::Submitted;
 use super::reference::{Change, Item, Reference};
 use super::rescued::Acknowledged;
+use super::transfers::Transfer;
 use super::{DeviceSettings, profile::Profile};
 use crate::clock::Name;
 use crate::history::{Check, Violation, hold};
@@ -18,7 +19,7 @@ use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use bytes::Bytes;
-use lockstep_block::device::file::DeviceFile;
+use lockstep_block::device::file::{DeviceFile, Position};
 use lockstep_block::device::{Config, Refused, Replica};
 use lockstep_core::raft::{self, Failpoints};
 use lockstep_core::{EntryKind, Gtid, Micros, Uuid};
@@ -49,6 +50,12 @@ pub(super) enum Event {
     Device { at: usize, life: u64 },
     /// One side of a connection notices its end.
     Down { at: usize, peer: usize, link: u64 },
+    /// Both sides of a copy from another member go on.
+    Transfer { number: u64 },
+    /// Bytes of a copy arrive at a side.
+    CopyBytes { number: u64, side: usize, bytes: Vec<u8> },
+    /// A side of a copy notices that its connection has ended.
+    CopyDown { number: u64, side: usize },
     /// Connections are made.
     Connect,
     /// Clients and the operator do something.
@@ -99,8 +106,14 @@ pub(super) struct DeviceWorld {
     pub(super) heals: u64,
     pub(super) attached: u64,
     pub(super) rescued: u64,
-    /// Copies that the logs do not continue: the run ends.
+    /// Copies from another member under way.
+    pub(super) transfers: Vec<Transfer>,
+    /// Copies that the logs did not continue, or that the operator gave up.
     pub(super) needs_state: u64,
+    /// Copies from another member that reached their end.
+    pub(super) copies: u64,
+    /// One of so many starts of a member gives up its copy; 0: none. Drawn by itself, so that the other draws of a seed stay.
+    pub(super) give_up: (u64, Rng),
     pub(super) promotions: u64,
     pub(super) done: bool,
 }
@@ -137,7 +150,10 @@ impl DeviceWorld {
             heals: 0,
             attached: 0,
             rescued: 0,
+            transfers: Vec::new(),
             needs_state: 0,
+            copies: 0,
+            give_up: give_up(settings.seed),
             promotions: 0,
             done: false,
             profile,
@@ -201,6 +217,9 @@ impl DeviceWorld {
                 self.queue.push((self.now + after).max(paused), Event::Device { at, life });
             }
             Event::Down { at, peer, link } => self.side_down(at, peer, link),
+            Event::Transfer { number } => return self.transfer_step(number),
+            Event::CopyBytes { number, side, bytes } => self.copy_arrives(number, side, &bytes),
+            Event::CopyDown { number, side } => self.copy_down(number, side),
             Event::Connect => {
                 self.connect();
                 self.queue.push(self.now + 20 * MS, Event::Connect);
@@ -230,7 +249,7 @@ impl DeviceWorld {
         let life = machine.lives;
         let (local, wall) = (machine.clock.local(now), machine.clock.wall(now));
         let mut position = (Gtid::UNDEFINED, Uuid::NIL);
-        let mut file = None;
+        let (mut file, mut given_up, mut needs_state) = (None, None, false);
         if machine.keeps_data() {
             let opened = DeviceFile::over(Box::new(machine.disk.clone()));
             let (opened, found) = match opened {
@@ -245,12 +264,17 @@ impl DeviceWorld {
                     return Err(Violation { rule: "a device file can be opened after a crash", what });
                 }
             };
-            position = (found.gtid, found.log);
+            machine.is_whole = found.whole;
             machine.saved = found.gtid.seqno;
             let name = machine.hello.name.clone();
-            if found.gtid.is_defined() {
+            if found.gtid.is_defined() && found.whole {
                 self.reference.check_begun(&name, found.gtid.seqno, &machine.disk.image())?;
             }
+            let gives_up = found.gtid.is_defined() && found.whole && self.gives_up(at);
+            needs_state = gives_up || !found.whole;
+            given_up = gives_up.then(|| found.clone());
+            let found = if needs_state { Position::given_up() } else { found };
+            position = (found.gtid, found.log);
             file = Some((opened, found));
         }
         let machine = &mut self.machines[at];
@@ -295,7 +319,7 @@ impl DeviceWorld {
             in_doubt: None,
             timeout: Duration::from_secs(360_000),
             waits_for_others: true,
-            needs_state: false,
+            needs_state,
         };
         let view_uuid = Uuid(std::array::from_fn(|n| match n {
             0 => at as u8 + 1,
@@ -321,6 +345,10 @@ impl DeviceWorld {
                 deliveries: VecDeque::new(),
                 refused: Refused::default(),
                 batch: None,
+                given_up,
+                needs_state,
+                asked_at: now,
+                donations: Vec::new(),
             }
         });
         let has_device = device.is_some();
@@ -334,16 +362,37 @@ impl DeviceWorld {
             hinted_at: now,
             device,
         });
-        self.say(at, format_args!("starts at {}", position.0));
+        self.say(at, format_args!("starts at {}, needs the device: {needs_state}", position.0));
         if has_device {
             self.queue.push(now + MS, Event::Device { at, life });
         }
         self.member_round(at)
     }
 
+    /// Whether hardly any log is kept, so that a copy may need the device from another one.
+    fn keeps_little_log(&self) -> bool {
+        self.profile.tuning.log_bytes < 1 << 30
+    }
+
+    /// Whether the operator gives up this member's copy at its start: never the last one that is whole and complete.
+    fn gives_up(&mut self, at: usize) -> bool {
+        let last = self.reference.last();
+        let is_good = |machine: &Machine| {
+            let device = machine.process.as_ref().and_then(|process| process.device.as_ref());
+            machine.is_whole && device.is_some_and(|device| device.replica.status().written >= last)
+        };
+        let others =
+            self.machines.iter().enumerate().filter(|(other, machine)| *other != at && machine.keeps_data());
+        let is_possible =
+            others.map(|(_, machine)| machine).all(is_good) && !self.machines[at].disk.is_faulty();
+        let (often, rng) = &mut self.give_up;
+        *often > 0 && rng.one_in(*often) && is_possible
+    }
+
     /// The process ends. `power`: the machine loses what was not synced.
     pub(super) fn stop(&mut self, at: usize, power: bool) {
         let seed = self.rng.bits();
+        self.kill_sides(at, if power { 2 * SECOND } else { 50 * MS });
         let machine = &mut self.machines[at];
         let Some(process) = machine.process.take() else { return };
         self.lose_clients(at, process.life);
@@ -372,10 +421,11 @@ impl DeviceWorld {
     }
 
     /// The device cannot go on, and its process ends.
-    fn ends_itself(&mut self, at: usize, text: &str) -> Check {
+    pub(super) fn ends_itself(&mut self, at: usize, text: &str) -> Check {
         self.say(at, format_args!("ends itself: {text}"));
         let is_cut = self.weak && text.contains("goes on by the log");
-        let may_fail = self.machines[at].disk_fails || is_cut;
+        let needs_state = self.keeps_little_log() && text.contains("a state transfer is needed");
+        let may_fail = self.machines[at].disk_fails || is_cut || needs_state;
         hold!(may_fail, "a copy goes on while its disk is in order", "n{}: {text}", at + 1);
         let power = self.rng.one_in(2);
         self.stop(at, power);
@@ -479,7 +529,7 @@ impl DeviceWorld {
         let local = clock.local(now);
         let Some(process) = &mut self.machines[at].process else { return Ok(()) };
         if let Some((why, text)) = process.node.server_must_end() {
-            if why == ServerEnd::Diverged && self.weak {
+            if why == ServerEnd::Diverged && self.weak || why == ServerEnd::NeedsState {
                 return self.ends_itself(at, &text);
             }
             return Err(Violation {
@@ -571,6 +621,7 @@ impl DeviceWorld {
             return Ok(written);
         }
         self.poll_tasks(at, device)?;
+        self.transfers_step(at, device)?;
         Ok(Ok(()))
     }
 
@@ -578,7 +629,7 @@ impl DeviceWorld {
         let fails =
             |rule: &'static str, what: String| Err(Violation { rule, what: format!("n{}: {what}", at + 1) });
         let name = self.machines[at].hello.name.clone();
-        let replica = &device.replica;
+        let replica = device.replica.clone();
         for _ in 0..self.rng.below(self.profile.deliveries) {
             let Some(delivery) = device.deliveries.pop_front() else { break };
             match delivery {
@@ -619,15 +670,15 @@ impl DeviceWorld {
                 }
                 Delivery::Synced => replica.caught_up(),
                 Delivery::Closed => {}
-                // Where hardly any log is kept, a leader whose own log began by a snapshot may lack what another copy needs. Such a
-                // copy takes the device from another one, which this world does not simulate.
-                Delivery::StateNeeded { .. } | Delivery::StateFailed(_)
-                    if self.profile.tuning.log_bytes < 1 << 30 =>
-                {
+                // Where hardly any log is kept, a leader whose own log began by a snapshot may lack what another copy needs.
+                Delivery::StateNeeded { bypass: false } if self.keeps_little_log() || device.needs_state => {
                     self.tell(format_args!("{name} needs the state of another copy"));
-                    self.needs_state += 1;
-                    self.done = true;
+                    if let Err(text) = self.state_needed(at, device) {
+                        return Ok(Err(text));
+                    }
                 }
+                Delivery::StateFailed(text) if self.keeps_little_log() => return Ok(Err(text)),
+                Delivery::Donate { id, request, .. } => self.donate(at, device, id, &request),
                 Delivery::Failed(text) if self.weak => {
                     hold!(
                         text.contains("goes on by the log"),
@@ -689,12 +740,18 @@ impl DeviceWorld {
             return Ok(Ok(()));
         }
         let seqno = batch.position().gtid.seqno;
+        let was_whole = device.replica.is_whole();
         device.replica.end_write_back(batch);
         let machine = &mut self.machines[at];
         machine.saved = seqno;
         let image = machine.disk.image();
+        machine.is_whole |= device.replica.is_whole();
         match seqno >= machine.attempted {
             true => self.reference.check_copy(&machine.hello.name, seqno, &image)?,
+            false if device.replica.is_whole() && !was_whole => {
+                let what = format!("{} at {seqno} of {}", machine.hello.name, machine.attempted);
+                return Err(Violation { rule: "a copy is whole once it has all that its donor had", what });
+            }
             false => self.reference.check_begun(&machine.hello.name, seqno, &image)?,
         }
         let oldest =
@@ -703,6 +760,12 @@ impl DeviceWorld {
         self.wake(at, 0);
         Ok(Ok(()))
     }
+}
+
+/// How often starts give up their copies in this seed.
+fn give_up(seed: u64) -> (u64, Rng) {
+    let mut rng = Rng::new(seed ^ 0x7265_7379_6e63);
+    (*rng.pick(&[0, 0, 2, 4]), rng)
 }
 
 fn connected(device: &Device, history: Uuid) -> Result<(), String> {
@@ -750,6 +813,7 @@ fn machine(at: usize, arbitrator: bool, profile: &Profile, rng: &mut Rng) -> Mac
         starting: true,
         paused_until: 0,
         saved: -1,
+        is_whole: true,
         attempted: -1,
         process: None,
     }

@@ -251,7 +251,7 @@ pub(super) struct Shared<L> {
     pub(super) file: DeviceFile,
     pub(super) config: Config,
     environment: Arc<dyn Environment>,
-    failpoints: Failpoints,
+    pub(super) failpoints: Failpoints,
     state: Mutex<State>,
     /// Something has changed that a task may wait for.
     changed: Notify,
