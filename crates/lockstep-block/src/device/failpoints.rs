@@ -55,8 +55,6 @@ pub enum Failpoint {
     FailedFlushForgotten,
     /// Writes that were not committed stay in the overlay when their attachment ends.
     WritesKept,
-    /// A joiner does not save that its copy is no longer whole before it writes to it.
-    CopyUnmarked,
     /// A joiner takes its copy for whole once the donor has sent all.
     WholeAtOnce,
 }

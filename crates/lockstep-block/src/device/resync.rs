@@ -227,9 +227,7 @@ impl<L: Log> Joiner for Joins<'_, L> {
             position_of(hello, false)
         };
         // Before the first write: from here on the file is neither the old copy nor the new one.
-        if !replica.0.failpoints.is_active(Failpoint::CopyUnmarked) {
-            replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
-        }
+        replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
         replica.until_it_fits(|file| file.fit(hello.attachments.size())).map_err(device)?;
         // The compared bytes must be on the disk, because an equal extent is not written again.
         replica.until_it_fits(DeviceFile::sync_and_reread).map_err(device)

@@ -215,12 +215,11 @@ pub const DEVICE_PLANTS: &[DevicePlant] = &[
     plant("session-kept", Failpoint::SessionKept, 60),
     plant("flush-leaves-dirty", Failpoint::FlushLeavesDirty, 10),
     plant("flush-before-log", Failpoint::FlushBeforeLog, 10),
-    plant("hold-skipped", Failpoint::HoldSkipped, 60),
+    plant("hold-skipped", Failpoint::HoldSkipped, 500),
     plant("promoted-at-once", Failpoint::PromotedAtOnce, 400),
     plant("early-behind-promotion", Failpoint::EarlyBehindPromotion, 250),
-    plant("failed-flush-forgotten", Failpoint::FailedFlushForgotten, 40),
+    plant("failed-flush-forgotten", Failpoint::FailedFlushForgotten, 500),
     plant("writes-kept", Failpoint::WritesKept, 10),
-    plant("copy-unmarked", Failpoint::CopyUnmarked, 60),
     plant("whole-at-once", Failpoint::WholeAtOnce, 60),
 ];
 
