@@ -47,15 +47,15 @@ impl Controls {
         token
     }
 
-    /// The log has decided. Returns the client of an attach of this process.
-    pub(crate) fn decided(&mut self, token: u64, outcome: Outcome) -> Option<Peer> {
+    /// The log has decided. Returns the client of an attach of this process, and whether it still waits.
+    pub(crate) fn decided(&mut self, token: u64, outcome: Outcome) -> Option<(Peer, bool)> {
         let control = self.waiting.get_mut(&token)?;
         control.outcome.get_or_insert(outcome);
-        let peer = control.peer;
+        let (peer, waits) = (control.peer, !control.abandoned);
         if control.abandoned {
             self.waiting.remove(&token);
         }
-        peer
+        peer.map(|peer| (peer, waits))
     }
 
     /// The outcome, once there is one. It is given once.
@@ -65,14 +65,16 @@ impl Controls {
         Some(outcome)
     }
 
-    /// Nobody waits for this one any more. An attach may be decided later, and counts then.
-    pub(crate) fn abandon(&mut self, token: u64) {
-        if let Some(control) = self.waiting.get_mut(&token) {
-            control.abandoned = true;
-            if control.outcome.is_some() || control.peer.is_none() {
-                self.waiting.remove(&token);
-            }
+    /// Nobody waits for this one any more. An attach may be decided later, and counts then. Returns the outcome, if there is one
+    /// already.
+    pub(crate) fn abandon(&mut self, token: u64) -> Option<Outcome> {
+        let control = self.waiting.get_mut(&token)?;
+        control.abandoned = true;
+        let outcome = control.outcome;
+        if outcome.is_some() || control.peer.is_none() {
+            self.waiting.remove(&token);
         }
+        outcome
     }
 
     /// An attach or a promotion was accepted: the attaches that were sent before can only be refused.
@@ -91,21 +93,24 @@ mod tests {
         let outcome = Outcome { accepted: true, epoch: 3 };
         let (first, second) = (controls.begin(Some(Peer::Uid(1))), controls.begin(None));
         assert_eq!(controls.take(first), None);
-        assert_eq!(controls.decided(first, outcome), Some(Peer::Uid(1)));
+        assert_eq!(controls.decided(first, outcome), Some((Peer::Uid(1), true)));
         assert_eq!(controls.take(first), Some(outcome));
         assert_eq!(controls.take(first), None);
-        controls.abandon(second);
+        assert_eq!(controls.abandon(second), None);
         assert!(controls.waiting.is_empty(), "nothing is to be done once it is decided");
         assert_eq!(controls.decided(second, outcome), None);
         let (third, fourth) = (controls.begin(Some(Peer::Uid(1))), controls.begin(Some(Peer::Uid(1))));
         controls.abandon(third);
         assert_eq!(
             controls.decided(third, outcome),
-            Some(Peer::Uid(1)),
-            "the attachment begins all the same"
+            Some((Peer::Uid(1), false)),
+            "the attachment begins, and nobody is there"
         );
         controls.abandon(fourth);
         controls.forget_abandoned();
+        let fifth = controls.begin(Some(Peer::Uid(1)));
+        controls.decided(fifth, outcome);
+        assert_eq!(controls.abandon(fifth), Some(outcome), "nobody took it");
         assert!(controls.waiting.is_empty());
         assert_eq!(controls.decided(99, outcome), None, "of another process");
     }

@@ -217,6 +217,7 @@ fn probe(place: &Listen) -> io::Result<()> {
         Listen::Unix { path, .. } => {
             refuse_if_used(path)?;
             let new = beside(path)?;
+            refuse_if_used(&new)?;
             let _ = std::fs::remove_file(&new);
             drop(std::os::unix::net::UnixListener::bind(&new)?);
             std::fs::remove_file(&new)
@@ -256,6 +257,7 @@ impl Bound {
                 refuse_if_used(path)?;
                 // Nobody can connect before the permissions are right, and the rename replaces an old socket.
                 let new = beside(path)?;
+                refuse_if_used(&new)?;
                 let _ = std::fs::remove_file(&new);
                 let listener = UnixListener::bind(&new)?;
                 std::fs::set_permissions(&new, std::fs::Permissions::from_mode(*mode))?;

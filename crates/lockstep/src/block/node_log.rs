@@ -68,6 +68,10 @@ impl Log for NodeLog {
         LIVE_FOR + CLOCKS_DIFFER
     }
 
+    fn has_majority(&self) -> bool {
+        self.node.is_primary()
+    }
+
     fn refusal(&self) -> Option<String> {
         if self.node.may_originate() {
             return None;

@@ -122,6 +122,10 @@ impl Log for Port {
         LIVE_FOR + CLOCKS_DIFFER
     }
 
+    fn has_majority(&self) -> bool {
+        self.lock().published.is_primary
+    }
+
     fn refusal(&self) -> Option<String> {
         (!self.lock().published.may_originate).then(|| "only the leader's clients write".to_owned())
     }

@@ -64,6 +64,11 @@ pub trait Log: Send + Sync + 'static {
         self.confirmed().is_some()
     }
 
+    /// Whether this member belongs to a majority. It may still lag, so that [`Log::is_live`] is false.
+    fn has_majority(&self) -> bool {
+        self.is_live()
+    }
+
     /// Whether entries of this member may be refused although there is a majority, and why, for people: under a weak policy
     /// only the leader writes.
     fn refusal(&self) -> Option<String>;

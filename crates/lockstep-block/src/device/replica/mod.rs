@@ -203,6 +203,17 @@ impl State {
         Ended { _writes: self.discard(), _entries: None, _session: self.session.take() }
     }
 
+    /// Ends an attachment in order that no client uses: the one that asked for it has gone.
+    fn detach_unused(&mut self, epoch: u64) {
+        let State { session: Some(session), controls, .. } = self else { return };
+        let is_unused = session.epoch() == epoch && session.failure().is_none() && session.connections() == 0;
+        if is_unused && !session.is_leaving() {
+            session.set_leaving();
+            let entry = Entry::Detach { epoch, number: session.last() + 1, token: controls.token() };
+            session.detach(entry.encode());
+        }
+    }
+
     /// Forgets writes that are not committed.
     #[must_use]
     fn discard(&mut self) -> [ExtentMap; 2] {
@@ -569,9 +580,12 @@ impl<L: Log> Replica<L> {
                     state.promoted_here = Some(outcome.epoch);
                 }
                 let peer = state.controls.decided(*token, outcome);
-                if let (true, Some(peer)) = (accepted, peer) {
+                if let (true, Some((peer, waits))) = (accepted, peer) {
                     ended.push(state.end_session());
                     state.session = Some(Session::new(outcome.epoch, peer, now));
+                    if !waits {
+                        state.detach_unused(outcome.epoch);
+                    }
                 }
                 if let Entry::Detach { epoch, .. } = entry {
                     if accepted {

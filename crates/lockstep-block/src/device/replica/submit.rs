@@ -17,7 +17,7 @@ const SUBMIT_LOOK: Duration = Duration::from_millis(20);
 /// A control entry that may be lost is sent again after this time: at most one of them is accepted.
 const CONTROL_AGAIN: Duration = Duration::from_secs(2);
 /// How long a control entry waits while there is no majority, or while only another member's clients may write.
-const CONTROL_UNUSABLE: Duration = Duration::from_secs(5);
+const CONTROL_UNUSABLE: Duration = Duration::from_secs(10);
 /// The least data under way to the log.
 const WINDOW_MIN: u64 = 4 << 20;
 /// The most data under way to the log. A line of 1 Gbit/s and 85 ms holds 10 MB. With much more, the log takes so long to commit
@@ -185,12 +185,19 @@ impl<L: Log> Replica<L> {
             token: u64,
             was_sent: bool,
         }
+        impl<L: Log> Waiting<'_, L> {
+            fn effect(&self) -> &'static str {
+                if self.was_sent { MAY_COUNT } else { "Nothing was changed" }
+            }
+        }
         impl<L: Log> Drop for Waiting<'_, L> {
             fn drop(&mut self) {
                 let mut state = self.replica.lock();
-                state.controls.abandon(self.token);
-                if !self.was_sent {
-                    state.promotions.remove(&self.token);
+                if let Some(Outcome { accepted: true, epoch }) = state.controls.abandon(self.token) {
+                    state.detach_unused(epoch);
+                }
+                if !self.was_sent && state.promotions.remove(&self.token) {
+                    state.count_early();
                 }
             }
         }
@@ -221,8 +228,7 @@ impl<L: Log> Replica<L> {
             match &unusable {
                 None => unusable_since = None,
                 Some(text) if now.duration_since(*unusable_since.get_or_insert(now)) >= CONTROL_UNUSABLE => {
-                    let effect = if waiting.was_sent { MAY_COUNT } else { "Nothing was changed" };
-                    return Err(format!("{text}. {effect}"));
+                    return Err(format!("{text}. {}", waiting.effect()));
                 }
                 Some(_) => {}
             }
@@ -232,7 +238,10 @@ impl<L: Log> Replica<L> {
                 sent_at = Some(now);
             }
             if now >= until {
-                return Err(format!("the log has not answered in time: this member lags. {MAY_COUNT}"));
+                return Err(format!(
+                    "the log has not answered in time: this member lags. {}",
+                    waiting.effect()
+                ));
             }
             self.look(changed).await;
         }
@@ -240,7 +249,7 @@ impl<L: Log> Replica<L> {
 
     /// Why the log takes no entry of this member now, for people.
     fn unusable(&self) -> Option<String> {
-        match self.0.log.is_live() {
+        match self.0.log.has_majority() {
             true => self.0.log.refusal(),
             false => Some("no majority of the members answers: look at `lockstep status`".into()),
         }
