@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::bench::{self, Bench};
 use crate::block_group::{EXPORT, Group, GroupSpec, MEMBERS, Protocol, program};
-use crate::machine::machine_cpu_time;
+use crate::machine::{machine_cpu_time, sync_disks};
 use crate::needs;
 
 /// MiB of the device.
@@ -25,6 +25,10 @@ const CACHE: u32 = 128;
 const SHORT_LOG: &str = "log.size=32M; log.segment=4M; log.max_size=64M; log.keep_min=0s";
 /// A log that a measurement of rates does not fill.
 const LONG_LOG: &str = "log.size=1G";
+/// The time of a load while a member copies. The end of the copy is seen at the end of such a time.
+const WINDOW_DURING: Duration = Duration::from_secs(1);
+/// For two of three members to write to their device files what is in memory.
+const SETTLES: Duration = Duration::from_secs(3);
 /// How long a server may take to listen.
 const LISTENS: Duration = Duration::from_secs(20);
 
@@ -93,7 +97,7 @@ pub(crate) struct Resync {
     pub(crate) seconds: f64,
     /// The report of the member that sent it.
     pub(crate) report: String,
-    /// Flushed 4 KiB writes per second at the primary before.
+    /// Flushed 4 KiB writes per second at the primary before the member was stopped.
     pub(crate) rate_before: f64,
     /// The same during the copy.
     pub(crate) rate_during: f64,
@@ -150,10 +154,28 @@ impl Servers {
     }
 }
 
+impl Servers {
+    /// Waits until everything written so far is where it stays: what the kernel or a member still writes would slow down the
+    /// measurement.
+    fn settle(&mut self) -> Result<()> {
+        if let Servers::Lockstep(group) = self {
+            group.until_written()?;
+        }
+        sync_disks();
+        Ok(())
+    }
+}
+
 impl Drop for Servers {
     fn drop(&mut self) {
-        if let Servers::Nbdkit(servers) = self {
-            servers.iter_mut().for_each(|(session, _)| session.kill());
+        match self {
+            Servers::Nbdkit(servers) => {
+                for (session, socket) in servers {
+                    session.kill();
+                    let _ = std::fs::remove_file(socket.with_extension("img"));
+                }
+            }
+            Servers::Lockstep(group) => group.remove(),
         }
     }
 }
@@ -226,9 +248,11 @@ pub(crate) fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
     let mut setups = vec![Setup::Nbdkit, Setup::ThreeNbdkits];
     setups.extend(spec.protocols.iter().map(|protocol| Setup::Lockstep(*protocol)));
     for round in 0..spec.rounds {
+        // None always follows the same one.
+        setups.rotate_left(1);
         for setup in &setups {
             let name = format!("r{round}-{}-", setup.name().replace([' ', ','], ""));
-            let servers = Servers::start(&bench, spec, *setup, &name)?;
+            let mut servers = Servers::start(&bench, spec, *setup, &name)?;
             let uris = servers.uris();
             // All blocks exist: the first write of a block costs the file system more.
             for uri in &uris {
@@ -236,6 +260,7 @@ pub(crate) fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
             }
             let loads = spec.depths.iter().map(|depth| (true, *depth)).chain([(false, 16)]);
             for (synced, depth) in loads {
+                servers.settle()?;
                 let (began, before) = (Instant::now(), machine_cpu_time()?);
                 let (rate, p99) = clients(&uris, synced, depth, spec.window)?;
                 let used = machine_cpu_time()?.saturating_sub(before).as_secs_f64();
@@ -280,18 +305,22 @@ fn resync(bench: &Bench, spec: &Spec, say: &dyn Fn(&str)) -> Result<Resync> {
     device.size = (spec.away + SIZE) << 20;
     let mut group = Group::start(bench, "resync", device)?;
     let uri = uri(EXPORT, &group.socket(0));
+    let uris = std::slice::from_ref(&uri);
     fill(&uri, spec.away)?;
+    group.until_written()?;
+    sync_disks();
+    let (rate_before, _) = clients(uris, true, 4, spec.window)?;
     group.until_written()?;
     group.stop(away)?;
     say(&format!("a member is away, and {} MiB are written", spec.away));
     fill(&uri, spec.away)?;
-    let load = Duration::from_secs(10).max(spec.window);
-    let (rate_before, _) = clients(std::slice::from_ref(&uri), true, 4, load)?;
+    std::thread::sleep(SETTLES);
+    sync_disks();
     let began = Instant::now();
     group.spawn(away)?;
     let (mut rates, mut seconds) = (Vec::new(), 0.0);
     while seconds == 0.0 {
-        let (rate, _) = clients(std::slice::from_ref(&uri), true, 4, spec.window)?;
+        let (rate, _) = clients(uris, true, 4, WINDOW_DURING)?;
         if group.is_synced(away) {
             seconds = began.elapsed().as_secs_f64();
         }

@@ -444,6 +444,14 @@ impl Group {
         Ok(())
     }
 
+    /// Kills the members, and removes their files, but for disks of their own.
+    pub(crate) fn remove(&mut self) {
+        for at in 0..MEMBERS {
+            self.kill(at);
+            let _ = std::fs::remove_dir_all(&self.members[at].dir);
+        }
+    }
+
     /// The ends of all logs.
     pub(crate) fn logs(&self) -> String {
         let log = |at: usize| {
