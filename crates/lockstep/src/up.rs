@@ -413,7 +413,7 @@ fn ready(server: &mut Server, step: &Step, args: &[&str], ran: bool) -> Result<S
 }
 
 /// Whether a data directory holds a log, so that the member was in a cluster before.
-fn has_log(datadir: &Path) -> bool {
+pub(crate) fn has_log(datadir: &Path) -> bool {
     let Ok(files) = std::fs::read_dir(datadir) else { return false };
     files.flatten().any(|file| {
         let name = file.file_name();

@@ -8,6 +8,7 @@ use super::resync::{Resync, ResyncSettings};
 use super::takeover::Takeover;
 use crate::log_member::{self, End, Hooks, MessageLog, Role, end_by};
 use crate::signals::Signals;
+use crate::up::has_log;
 use lockstep_block::device::file::{DeviceFile, Position};
 use lockstep_block::device::{Config, Replica};
 use lockstep_block::nbd::{Connections, Server, ServerConfig, TlsAcceptor};
@@ -63,7 +64,9 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let (file, position) = DeviceFile::open(&dir)?;
     // A copy from another member that did not end begins again. Its checksums find what it has already.
     let needs_state = settings.gives_up_copy || !position.whole;
-    if settings.plan.founds() && settings.size.is_none() && !position.gtid.is_defined() {
+    // A member that was killed soon after it had founded its group has a log, and no position yet.
+    let is_new = !position.gtid.is_defined() && !has_log(&dir);
+    if settings.plan.founds() && settings.size.is_none() && is_new {
         log.write(Level::Warn, &no_size(&dir));
     }
     let given_up = settings.gives_up_copy.then(|| position.clone());
