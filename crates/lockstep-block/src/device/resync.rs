@@ -329,7 +329,8 @@ impl<L: Log> Replica<L> {
         Ok(source)
     }
 
-    /// What this member has taken by now. The copy may begin once the file has it, too: see [`Replica::has_written`].
+    /// The entries that this member has taken by now. The copy may begin once the file has them, too: see
+    /// [`Replica::has_written`].
     ///
     /// # Errors
     /// [`CopyError::Refused`] if this copy is not whole itself.

@@ -98,7 +98,7 @@ fn snapshot_under_load_is_a_clone_on_xfs() {
             for at in FILLED.step_by(1 << 20) {
                 assert!(data[at as usize..][..1 << 20].iter().all(|byte| *byte == (at >> 20) as u8));
             }
-            // What nobody writes stays in common.
+            // Blocks without new writes stay shared.
             let shared = shared_bytes(&to);
             assert!(shared >= FILLED.end - FILLED.start, "{shared} bytes are shared");
         }

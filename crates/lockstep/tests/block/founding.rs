@@ -1,4 +1,4 @@
-//! What `block serve` says before and after it founds a group.
+//! Messages of `block serve` before and after it founds a group.
 
 use super::*;
 use std::os::unix::net::UnixListener;

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// What the world tells a side that goes on.
+/// The world's message to a side that goes on.
 #[derive(Debug)]
 enum Resume {
     /// These bytes have arrived meanwhile.

@@ -1,4 +1,4 @@
-//! What a replica needs of its log.
+//! The log of a member, as its replica uses it.
 
 use bytes::Bytes;
 use lockstep_core::{MemberId, Seqno};
