@@ -13,8 +13,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::bench::{self, Bench};
+use crate::block::watched;
 use crate::block_group::{EXPORT, Group, GroupSpec, MEMBERS, Protocol, program};
-use crate::machine::{machine_cpu_time, sync_disks};
+use crate::machine::sync_disks;
 use crate::needs;
 
 /// MiB of the device.
@@ -261,11 +262,7 @@ pub(crate) fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
             let loads = spec.depths.iter().map(|depth| (true, *depth)).chain([(false, 16)]);
             for (synced, depth) in loads {
                 servers.settle()?;
-                let (began, before) = (Instant::now(), machine_cpu_time()?);
-                let (rate, p99) = clients(&uris, synced, depth, spec.window)?;
-                let used = machine_cpu_time()?.saturating_sub(before).as_secs_f64();
-                let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-                let busy = used / (began.elapsed().as_secs_f64() * processors);
+                let ((rate, p99), busy) = watched(|| clients(&uris, synced, depth, spec.window))?;
                 let flushed = if synced { "flushed " } else { "" };
                 say(&format!(
                     "round {}: {}: {rate:.0} {flushed}writes/s, {depth} in flight, processors {:.0} % busy",

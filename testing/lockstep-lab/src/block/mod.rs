@@ -362,7 +362,7 @@ fn stripped(program: &Path, dir: &Path) -> PathBuf {
 }
 
 /// Runs this, and tells which part of the host's processors was in use.
-fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+pub(crate) fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let (began, before) = (Instant::now(), machine_cpu_time()?);
     let result = work()?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
