@@ -586,6 +586,14 @@ pub enum Delivery {
     Closed,
 }
 
+impl Delivery {
+    /// Whether the front end handles it after all earlier deliveries, and before all later ones.
+    #[must_use]
+    pub fn is_exclusive(&self) -> bool {
+        !matches!(self, Delivery::Ordered(_))
+    }
+}
+
 /// The result of [`crate::Node::vote`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Vote {

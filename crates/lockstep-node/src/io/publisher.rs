@@ -49,9 +49,9 @@ impl Publisher {
         })
     }
 
-    /// Whether to make a new status now: after a change of the state at once.
-    pub(crate) fn is_status_due(&mut self, now: Micros) -> bool {
-        let due = std::mem::take(&mut self.changed) || now >= self.status_at + STATUS_PERIOD;
+    /// Whether to make a new status now: after a change of the state, or for a delivery (`at_once`), at once.
+    pub(crate) fn is_status_due(&mut self, now: Micros, at_once: bool) -> bool {
+        let due = std::mem::take(&mut self.changed) || at_once || now >= self.status_at + STATUS_PERIOD;
         if due {
             self.status_at = now;
         }
@@ -91,12 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn status_is_due_after_its_period_or_a_change() {
+    fn status_is_due_after_its_period_a_change_or_for_a_delivery() {
         let mut publisher = Publisher::default();
-        assert!(publisher.is_status_due(STATUS_PERIOD));
-        assert!(!publisher.is_status_due(STATUS_PERIOD + 1));
+        assert!(publisher.is_status_due(STATUS_PERIOD, false));
+        assert!(!publisher.is_status_due(STATUS_PERIOD + 1, false));
         publisher.changed = true;
-        assert!(publisher.is_status_due(STATUS_PERIOD + 2));
-        assert!(!publisher.is_status_due(STATUS_PERIOD + 3));
+        assert!(publisher.is_status_due(STATUS_PERIOD + 2, false));
+        assert!(!publisher.is_status_due(STATUS_PERIOD + 3, false));
+        assert!(publisher.is_status_due(STATUS_PERIOD + 4, true));
     }
 }

@@ -169,6 +169,8 @@ impl Runtime {
             let allowed = !stop && !self.engine.has_causal_reads();
             let own_write = self.log_client.hand_over(now, allowed, self.engine.only_follows());
             self.engine.wake();
+            // Before the deliveries: a front end that handles a view or a request reads a status of that moment.
+            self.publish(now, deliveries.iter().any(Delivery::is_exclusive));
             self.deliver(&mut deliveries);
             if self.nudge_at.take_if(|at| *at <= now).is_some() {
                 self.shared.deliveries.nudge();
@@ -176,7 +178,6 @@ impl Runtime {
             if self.shared.deliveries.is_watched() {
                 self.nudge_at.get_or_insert(now + NUDGE);
             }
-            self.publish(now);
             if let Some((why, text)) = end {
                 self.calls.end_server(why, &text);
             }
@@ -218,13 +219,13 @@ impl Runtime {
         }
     }
 
-    fn publish(&mut self, now: Micros) {
+    fn publish(&mut self, now: Micros, at_once: bool) {
         let published = &self.shared.published;
         published.set_certification(
             self.engine.delivery.deliverer.keys() as u64,
             self.engine.delivery.deliverer.window(),
         );
-        if !self.publisher.is_status_due(now) {
+        if !self.publisher.is_status_due(now, at_once) {
             return;
         }
         for (member, conn) in self.links.all() {

@@ -138,8 +138,17 @@ impl Server {
         let thread = std::thread::spawn(move || {
             loop {
                 match n.next(None, None).unwrap() {
-                    Delivery::Connected(_) => {}
-                    Delivery::StateNeeded { .. } => n.request_state("copy".into(), ""),
+                    Delivery::Connected(info) => {
+                        // A front end decides by the status of that moment.
+                        let (status, own) = (n.status(), n.identity().member.to_string());
+                        assert_eq!(status.cluster.uuid, info.gtid.uuid.to_string());
+                        assert!(status.members.iter().any(|member| member.id == own), "{status:?}");
+                    }
+                    Delivery::StateNeeded { .. } => {
+                        let (status, own) = (n.status(), n.identity().member.to_string());
+                        assert!(status.members.iter().any(|member| member.id != own), "{status:?}");
+                        n.request_state("copy".into(), "");
+                    }
                     Delivery::View { info, in_log } => {
                         if in_log {
                             n.finished(info.gtid.seqno);
