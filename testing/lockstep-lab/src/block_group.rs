@@ -545,9 +545,10 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// The program `lockstep`: this one, or a named one.
+/// The program `lockstep`: the named one, else this process's own, else the installed one.
 pub(crate) fn program(given: Option<&Path>) -> Result<PathBuf> {
-    let found = given.map(Path::to_owned).or_else(|| find_program("lockstep"));
+    let own = std::env::current_exe().ok().filter(|file| file.file_stem() == Some("lockstep".as_ref()));
+    let found = given.map(Path::to_owned).or(own).or_else(|| find_program("lockstep"));
     found.ok_or_else(|| LocalError::Missing {
         what: "the program lockstep, which keeps the device".into(),
         hint: "build it with `cargo build --release -p lockstep`".into(),
