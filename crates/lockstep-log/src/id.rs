@@ -3,6 +3,8 @@
 //! One slot always holds the newest durable state; only the other one, the *scratch* slot, is ever written. After each
 //! durable write the same content goes to the scratch slot too, unsynced. So both slots are alike at rest, and one
 //! damaged slot does not bring back an older vote.
+//!
+//! A slot with a former end has another version: earlier programs, which would vote with what is left of the log, refuse it.
 
 use std::io;
 
@@ -15,6 +17,8 @@ const MAGIC: [u8; 8] = *b"LSTPID\n\0";
 const SLOT_STRIDE: u64 = 4096;
 const SLOT_BYTES: usize = 128;
 const FLAG_VOTED: u16 = 1;
+/// The version of a slot with a former end.
+const FORMER_END_VERSION: u16 = FORMAT_VERSION + 1;
 
 /// A point in the log that is known to be durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,14 +40,17 @@ pub(crate) struct Slot {
     pub(crate) floor: u64,
     /// The log was durable up to here when the slot was written.
     pub(crate) durable: Mark,
+    /// Index and term of the last entry before damage took the log's end, until the log reaches that again.
+    pub(crate) former_end: Option<(u64, u64)>,
 }
 
 impl Slot {
     fn encode(&self) -> [u8; SLOT_BYTES] {
-        let Slot { seq, member_id, incarnation, vote, floor, durable } = self;
+        let Slot { seq, member_id, incarnation, vote, floor, durable, former_end } = self;
         let mut b = [0; SLOT_BYTES];
         put(&mut b, 0, &MAGIC);
-        put(&mut b, 8, &FORMAT_VERSION.to_le_bytes());
+        let version = if former_end.is_some() { FORMER_END_VERSION } else { FORMAT_VERSION };
+        put(&mut b, 8, &version.to_le_bytes());
         let flags = if vote.voted_for.is_some() { FLAG_VOTED } else { 0 };
         put(&mut b, 10, &flags.to_le_bytes());
         put(&mut b, 16, &seq.to_le_bytes());
@@ -55,6 +62,9 @@ impl Slot {
         put(&mut b, 80, &floor.to_le_bytes());
         put(&mut b, 88, &durable.segment.to_le_bytes());
         put(&mut b, 96, &durable.offset.to_le_bytes());
+        let (index, term) = former_end.unwrap_or_default();
+        put(&mut b, 104, &index.to_le_bytes());
+        put(&mut b, 112, &term.to_le_bytes());
         let crc = crc32c::crc32c(&b[..124]);
         put(&mut b, 124, &crc.to_le_bytes());
         b
@@ -66,7 +76,7 @@ impl Slot {
             return Ok(None);
         }
         let version = get_u16(b, 8);
-        if version > FORMAT_VERSION {
+        if version > FORMER_END_VERSION {
             return Err(version);
         }
         if crc32c::crc32c(&b[..124]) != get_u32(b, 124) {
@@ -84,12 +94,34 @@ impl Slot {
             },
             floor: get_u64(b, 80),
             durable: Mark { segment: get_u64(b, 88), offset: get_u64(b, 96) },
+            former_end: (version == FORMER_END_VERSION).then(|| (get_u64(b, 104), get_u64(b, 112))),
         }))
+    }
+
+    /// Damage has taken the log's end, `end` as (index, term), and leaves the entries up to `last`.
+    ///
+    /// The member enters a new term: a leader of this term counts acks of entries that are lost, and would not send them
+    /// again.
+    pub(crate) fn lost_end(&mut self, end: (u64, u64), last: u64) {
+        let (index, term) = self.former_end.filter(|before| in_order(*before) > in_order(end)).unwrap_or(end);
+        self.former_end = Some((index, term));
+        let term = self.vote.term.max(term).saturating_add(1);
+        self.vote = Vote { term, voted_for: None, commit_hint: self.vote.commit_hint.min(last) };
+    }
+
+    /// The log ends at `last`, as (index, term). Forgets the former end if the log has reached it; returns whether it has.
+    pub(crate) fn reached(&mut self, last: (u64, u64)) -> bool {
+        self.former_end.take_if(|end| in_order(last) >= in_order(*end)).is_some()
     }
 
     pub(crate) fn identity(&self) -> Identity {
         Identity { member_id: self.member_id, incarnation: self.incarnation }
     }
+}
+
+/// Ends of logs compare as in elections: by the term, then by the index.
+fn in_order((index, term): (u64, u64)) -> (u64, u64) {
+    (term, index)
 }
 
 /// The open file.
@@ -113,6 +145,7 @@ impl<F: DiskFile> IdFile<F> {
             vote: Vote::default(),
             floor: 0,
             durable: Mark::default(),
+            former_end: None,
         };
         if disk.list()?.iter().any(|n| n == ID_TMP) {
             disk.remove(ID_TMP)?;
@@ -141,7 +174,7 @@ impl<F: DiskFile> IdFile<F> {
             let slot = Slot::decode(&b[..n]).map_err(|found| OpenError::NewerFormat {
                 file: ID_FILE.to_string(),
                 found,
-                supported: FORMAT_VERSION,
+                supported: FORMER_END_VERSION,
             })?;
             if let Some(s) = slot.filter(|s| best.is_none_or(|(b, _)| s.seq > b.seq)) {
                 best = Some((s, which));

@@ -6,7 +6,8 @@
 //! 1. After [`Log::sync`] has returned, everything written before survives a power cut.
 //! 2. [`Log::open`] reports a prefix of the records written. It contains every record that was synced and
 //!    not truncated since. If the files cannot prove that, opening fails and names the place. Only committed records
-//!    may be missing at the beginning, if they are damaged and the owner agrees.
+//!    may be missing at the beginning, if they are damaged and the owner agrees. If the log proves where it ended before
+//!    damage, it may also lose its end, for an owner that knows what it owes then ([`Recovered::former_end`]).
 //! 3. A failed sync is final: the log refuses every later call, because the kernel may have dropped the
 //!    pages and the next sync would lie.
 //!
@@ -37,7 +38,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use format::{FORMAT_VERSION, MAX_BASE_BYTES, MAX_RECORD_BYTES};
 pub use log::{Log, peek_identity, peek_vote};
 pub use mem::{Fault, MemDisk, MemFile, MemLock};
-pub use open::{Cut, Recovered, Replay, Trimmed, quarantine, wipe};
+pub use open::{Cut, Recovered, Replay, Shortened, Trimmed, quarantine, wipe};
 pub use reader::{LogReader, SegmentInfo};
 pub use real::{RealDisk, RealFile, try_space};
 pub use rescue::{read_rescue, rescue_number};
@@ -131,10 +132,13 @@ pub struct Options {
     /// Keep one removed segment file to be written over by the next one, which spares the file system
     /// the conversion of unwritten blocks.
     pub recycle: bool,
+    /// If the log is damaged near its end, and proves its former end, let it end before the damage. For an owner that keeps
+    /// to [`Recovered::former_end`] in elections, after an open without this has reported a loss.
+    pub may_shorten: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { segment_bytes: 64 << 20, new_member_id: [0; 16], recycle: true }
+        Options { segment_bytes: 64 << 20, new_member_id: [0; 16], recycle: true, may_shorten: false }
     }
 }

@@ -10,8 +10,9 @@ use crate::format::{
     encode_record, segment_name, segment_number,
 };
 use crate::id::{IdFile, Mark};
-use crate::open::{Access, Damage, Recovered, Replay, Trimmed, load, replay, set_aside};
+use crate::open::{Access, Damage, Recovered, Replay, Shortened, Trimmed, load, replay, set_aside};
 use crate::reader::{LogReader, Segment, SegmentInfo, Shared, Update};
+use crate::scan::proof_of_loss;
 use crate::{Disk, DiskFile, Identity, Options, ReadError, Record, Reset, Vote, WriteOp};
 
 /// Buffered bytes are handed to the kernel early from this size on, so that the sync finds them on
@@ -34,6 +35,8 @@ pub struct Log<D: Disk> {
     /// The vote to store with the next sync.
     vote: Option<Vote>,
     syncs_since_hint: u32,
+    /// This open has shortened the log: the next segment is to begin, see [`Log::go_on_shortened`].
+    is_shortened: bool,
     /// The failure that closed the log.
     poisoned: Option<String>,
     /// Last, so that it goes when all else has gone.
@@ -111,6 +114,9 @@ impl<D: Disk> Log<D> {
     ///
     /// If only committed entries are damaged, and the visitor agrees ([`Replay::Trim`]), the log begins above them from now
     /// on: the segments below are quarantined, and [`Recovered::trimmed`] names them.
+    ///
+    /// With [`Options::may_shorten`] a log that is damaged near its end may end before the damage. Then
+    /// [`Recovered::shortened`] is set, and [`Log::go_on_shortened`] has to follow.
     pub fn open(
         disk: D,
         options: Options,
@@ -134,10 +140,12 @@ impl<D: Disk> Log<D> {
             IdFile::create(&disk, options.new_member_id).map_err(io("create lockstep.id.log"))?;
         }
         let id = IdFile::open(&disk, true)?;
-        let image = load(&disk, &id.slot, Access::Own)?;
+        let access = if options.may_shorten { Access::Shorten } else { Access::Own };
+        let image = load(&disk, &id.slot, access)?;
 
         let highest = image.highest.max(id.slot.durable.segment);
         let (cut, leftovers, synced, damage) = (image.cut, image.leftovers, image.synced, image.damage);
+        let lost_end = image.lost_end;
         let mut log = Log {
             disk,
             options,
@@ -147,6 +155,7 @@ impl<D: Disk> Log<D> {
             highest,
             vote: None,
             syncs_since_hint: 0,
+            is_shortened: lost_end.is_some(),
             poisoned: None,
             _lock: lock,
         };
@@ -160,8 +169,12 @@ impl<D: Disk> Log<D> {
         log.disk.sync_dir().map_err(io("sync the log directory"))?;
         let is_refused = match replay(&log.reader(), &dir, visitor) {
             // The rest of the damaged log cannot be used. The damage is the reason.
-            Err(OpenError::Refused(_)) if damage.is_some() => true,
+            Err(OpenError::Refused(_)) if damage.is_some() || lost_end.is_some() => true,
             replayed => replayed.map(|()| false)?,
+        };
+        let lost_end = match lost_end {
+            Some(lost) if is_refused || visitor(Replay::Shorten).is_err() => return Err(lost.error),
+            lost_end => lost_end,
         };
         let trimmed = match damage {
             Some(Damage { error, .. }) if is_refused || visitor(Replay::Trim).is_err() => return Err(error),
@@ -182,7 +195,22 @@ impl<D: Disk> Log<D> {
         assert!(floor >= log.id.slot.floor, "the log begins with {floor}, which was trimmed");
         log.id.slot.floor = floor;
         log.note_durable();
+        if let Some(lost) = &lost_end {
+            log.id.slot.lost_end(lost.former_end, log.tail.last.0);
+        }
+        log.id.slot.reached(log.tail.last);
+        // The former end is durable before anything behind the damage goes. From here on each open gives this log.
         log.id.commit().map_err(io("write lockstep.id.log"))?;
+        let shortened = match lost_end {
+            Some(lost) => {
+                let aside = match &lost.files[..] {
+                    [] => None,
+                    files => Some(set_aside(&log.disk, files).map_err(io("set damaged segments aside"))?),
+                };
+                Some(Shortened { damage: lost.text(), aside })
+            }
+            None => None,
+        };
         let mut leftovers = leftovers;
         leftovers.retain(|n| n != SPARE_FILE || !log.options.recycle);
         leftovers.sort_unstable();
@@ -204,8 +232,26 @@ impl<D: Disk> Log<D> {
             last: log.tail.last,
             cut,
             trimmed,
+            shortened,
+            former_end: log.id.slot.former_end,
         };
         Ok((log, recovered))
+    }
+
+    /// Begins a new segment with this snapshot of the state at the end of a log that was shortened. It seals the damaged
+    /// segment before the damage, and nothing is written behind that.
+    ///
+    /// # Errors
+    /// [`OpenError`]. The next open continues.
+    pub fn go_on_shortened(&mut self, base: Bytes) -> Result<(), OpenError> {
+        assert!(self.is_shortened, "the log has its end");
+        let (dir, doing) = (self.disk.describe(), "begin a segment before the damage");
+        self.roll(base).map_err(|error| match error {
+            WriteError::NoSpace { .. } => OpenError::NoSpace { dir, doing: doing.to_owned() },
+            error => OpenError::io(&dir, doing, std::io::Error::other(error.to_string())),
+        })?;
+        self.is_shortened = false;
+        Ok(())
     }
 
     /// This member's identity.
@@ -227,6 +273,7 @@ impl<D: Disk> Log<D> {
         R::IntoIter: Clone,
     {
         self.check_open()?;
+        assert!(!self.is_shortened, "a shortened log goes on in a new segment");
         let WriteOp { reset, truncate_from, roll, records, vote } = op;
         let truncate = match (&reset, truncate_from) {
             (None, Some(from)) if from <= self.tail.last.0 => Some(self.truncation(from)?),
@@ -479,11 +526,30 @@ impl<D: Disk> Log<D> {
             shared.segments.drain(keep..).map(|s| s.number()).collect()
         };
         self.seize_tail().map_err(|e| WriteError::io("reopen an earlier segment", &e))?;
+        self.clear_remains().map_err(|e| WriteError::io("clear what is behind an earlier segment", &e))?;
         self.mark(Kind::Truncate, last);
         self.tail.updates.push(Update::Truncate { last: last.0 });
         self.sync_tail()?;
         self.commit_id()?;
         self.remove_segments(&gone)
+    }
+
+    /// A shortened log has ended this segment before damage. Records behind the damage would prove a loss at each later
+    /// end, so they are overwritten with zeros.
+    fn clear_remains(&self) -> std::io::Result<()> {
+        let shared = self.shared.get();
+        let Some(segment) = shared.segments.last() else { return Ok(()) };
+        if proof_of_loss(segment)?.is_none() {
+            return Ok(());
+        }
+        let (mut at, size) = (segment.end, segment.file.size()?);
+        let zeros = vec![0; (size - at).min(1 << 20) as usize];
+        while at < size {
+            let piece = (zeros.len() as u64).min(size - at);
+            segment.file.write_at(&zeros[..piece as usize], at)?;
+            at += piece;
+        }
+        segment.file.sync_data()
     }
 
     fn roll(&mut self, base: Bytes) -> Result<(), WriteError> {
@@ -674,10 +740,13 @@ impl<D: Disk> Log<D> {
 
     fn sync_all(&mut self) -> Result<(), WriteError> {
         self.sync_tail()?;
-        let Some(vote) = self.vote.take() else { return Ok(()) };
+        let is_whole_again = self.id.slot.reached(self.tail.last);
+        let Some(vote) = self.vote.take() else {
+            return if is_whole_again { self.commit_id() } else { Ok(()) };
+        };
         let stored = self.id.slot.vote;
         self.id.slot.vote = vote;
-        if (vote.term, vote.voted_for) != (stored.term, stored.voted_for) {
+        if is_whole_again || (vote.term, vote.voted_for) != (stored.term, stored.voted_for) {
             return self.commit_id();
         }
         self.syncs_since_hint += 1;

@@ -14,7 +14,9 @@ use crate::format::{
 };
 use crate::id::Slot;
 use crate::reader::{Index, LogReader, Segment};
-use crate::scan::{HeadError, Scanned, Seal, Stop, proof_of_loss, read_header, scan};
+use crate::scan::{
+    HeadError, Scanned, Seal, Stop, former_end, may_continue, proof_of_loss, read_header, scan,
+};
 use crate::{Disk, Identity, Planted, ReadError, Record, Vote};
 
 /// The result of [`crate::Log::open`].
@@ -34,6 +36,21 @@ pub struct Recovered {
     pub cut: Option<Cut>,
     /// The log was damaged below `start`, and begins there now.
     pub trimmed: Option<Trimmed>,
+    /// The log was damaged near its end, and ends before the damage now.
+    pub shortened: Option<Shortened>,
+    /// Index and term of the last entry before damage shortened the log, in this open or an earlier one. `None` if the log
+    /// has reached that again, in the order of elections: (term, index).
+    pub former_end: Option<(u64, u64)>,
+}
+
+/// The part of a log that [`crate::Log::open`] has given up at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortened {
+    /// The first damage.
+    pub damage: String,
+    /// The prefix of the names under which the segments behind the damaged one are quarantined, if there are any. The
+    /// damaged segment stays, and ends before the damage.
+    pub aside: Option<String>,
 }
 
 /// Where a torn write was cut off.
@@ -78,6 +95,9 @@ pub enum Replay {
     /// The log is damaged below the first base, and is about to be trimmed to it: the items before this one, the last,
     /// are all that stays. If the visitor refuses, nothing has changed, and open fails with the damage.
     Trim,
+    /// The log is damaged behind the items before this one, the last, and is about to end there: see [`crate::Options`].
+    /// If the visitor refuses, nothing has changed, and open fails with the damage.
+    Shorten,
 }
 
 /// The contents of the files.
@@ -92,6 +112,24 @@ pub(crate) struct Image<F> {
     pub(crate) highest: u64,
     /// The damage below `index`, if the log may begin there.
     pub(crate) damage: Option<Damage>,
+    /// The damage behind `index`, if the log's former end is proven.
+    pub(crate) lost_end: Option<LostEnd>,
+}
+
+/// Damage behind the end of an [`Image`].
+pub(crate) struct LostEnd {
+    /// The first damage.
+    pub(crate) error: OpenError,
+    /// Index and term of the last entry behind the damage.
+    pub(crate) former_end: (u64, u64),
+    /// The segments behind the damaged one, newest first.
+    pub(crate) files: Vec<String>,
+}
+
+impl LostEnd {
+    pub(crate) fn text(&self) -> String {
+        damage_text(&self.error)
+    }
 }
 
 /// Damage below the first segment of an [`Image`].
@@ -108,6 +146,8 @@ pub(crate) struct Damage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Own,
+    /// Ours; it may end before damage that has taken its end.
+    Shorten,
     Look,
 }
 
@@ -138,6 +178,12 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
         }
     }
     let live = chain_of(&headers, slot, &mut damage)?;
+    if access == Access::Shorten {
+        return match damage.into_iter().next() {
+            Some(error) => Err(error),
+            None => load_shortened(disk, slot, headers, &live, &numbers, (leftovers, highest)),
+        };
+    }
     let chain = match read_chain(disk, slot, access, headers, &live, &mut damage) {
         Ok(chain) => chain,
         Err(error) => return Err(damage.into_iter().next().unwrap_or(error)),
@@ -165,7 +211,83 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
     // Void segments behind the last one, and those off the line.
     let is_part = |n: &u64| live.contains(n) && *n <= last;
     leftovers.extend(numbers.into_iter().filter(|n| !is_part(n)).map(segment_name));
-    Ok(Image { index, cut, synced, leftovers, highest, damage })
+    Ok(Image { index, cut, synced, leftovers, highest, damage, lost_end: None })
+}
+
+/// Reads the `live` segments up to the first damage, and behind it as far as that proves the log's former end: see
+/// [`former_end`]. The seal of a damaged segment names the last record before the next one.
+///
+/// What is behind the damage is gone for the owner, which must not act as if it had never been there. So the former end has
+/// to be known, and covers what `lockstep.id.log` knows. A crash may leave void segments behind the damage: then the former
+/// end is that before the truncation, and not lower than the true one.
+fn load_shortened<D: Disk>(
+    disk: &D,
+    slot: &Slot,
+    mut headers: BTreeMap<u64, Head<D::File>>,
+    live: &[u64],
+    numbers: &[u64],
+    (mut leftovers, highest): (Vec<String>, u64),
+) -> Result<Image<D::File>, OpenError> {
+    let io = |e: io::Error| OpenError::io(&disk.describe(), "read the log", e);
+    let (mut index, mut synced) = (Index { segments: Vec::new() }, 0);
+    let (mut lost, mut end) = (None, None);
+    // The last record known, also behind damage.
+    let mut last = (0, 0);
+    for (i, number) in live.iter().enumerate() {
+        let Some((header, salt, file)) = headers.remove(number) else { continue };
+        let is_behind = lost.is_some();
+        if let Some(error) = lost.take_if(|_| !may_continue(last, (header.prev_index, header.prev_term))) {
+            return Err(error);
+        }
+        let seal = seal_by(live.get(i + 1).and_then(|next| headers.get(next)));
+        let mut segment = Segment::new(header, salt, Arc::new(file));
+        let scanned = scan(&mut segment, seal).map_err(io)?;
+        let is_last = seal.is_none() || scanned.reopened;
+        if is_last {
+            let kept = if is_behind { index.last().0 } else { segment.last.0 };
+            let known = if slot.durable.segment == *number { slot.durable.offset } else { 0 };
+            end = former_end(&segment, kept).map_err(io)?.filter(|(_, offset)| *offset >= known);
+        }
+        let is_whole = match is_last {
+            true => end.is_some_and(|(_, offset)| offset == segment.end),
+            false => scanned.stop == Stop::Sealed,
+        };
+        if !is_behind && !is_whole {
+            lost = Some(corrupt(&segment, text(&scanned).to_string()));
+        }
+        last = segment.last;
+        if !is_behind {
+            synced = scanned.synced;
+            index.push(segment);
+        }
+        if is_last {
+            break;
+        }
+    }
+    check_complete(&index, slot, live, false)?;
+    let kept_to = index.segments.last().map_or(0, Segment::number);
+    let mut behind: Vec<u64> = live.iter().copied().filter(|n| *n > kept_to).collect();
+    behind.reverse();
+    let lost_end = match (lost, end) {
+        (Some(error), Some((end, _))) if slot.vote.commit_hint <= end.0 => {
+            let files = behind.drain(..).map(segment_name).collect();
+            Some(LostEnd { error, former_end: end, files })
+        }
+        (Some(error), _) => return Err(error),
+        (None, _) => None,
+    };
+    let is_part = |n: &u64| live.contains(n) && !behind.contains(n);
+    leftovers.extend(numbers.iter().filter(|n| !is_part(n)).map(|n| segment_name(*n)));
+    Ok(Image { index, cut: None, synced, leftovers, highest, damage: None, lost_end })
+}
+
+/// The next segment's word on where this one ends.
+fn seal_by<F>(next: Option<&Head<F>>) -> Option<Seal> {
+    next.map(|(h, _, _)| Seal { end: h.prev_end, chain: h.prev_chain, last: (h.prev_index, h.prev_term) })
+}
+
+fn corrupt<F>(segment: &Segment<F>, reason: String) -> OpenError {
+    OpenError::Corrupt { file: segment.name(), offset: segment.end, intact_to: segment.last.0, reason }
 }
 
 /// Whether a log may begin with the first segment *S* of `index`, although older segments are damaged or missing. The
@@ -227,22 +349,12 @@ fn read_chain<D: Disk>(
     let mut chain = Chain { index: Index { segments: Vec::new() }, cut: None, synced: 0 };
     for (i, number) in live.iter().enumerate() {
         let Some((header, salt, file)) = headers.remove(number) else { continue };
-        let seal = live.get(i + 1).and_then(|next| headers.get(next)).map(|(h, _, _)| Seal {
-            end: h.prev_end,
-            chain: h.prev_chain,
-            last: (h.prev_index, h.prev_term),
-        });
+        let seal = seal_by(live.get(i + 1).and_then(|next| headers.get(next)));
         let mut segment = Segment::new(header, salt, Arc::new(file));
         let name = segment.name();
         let io = |e: io::Error| OpenError::io(&dir, format!("read {name}"), e);
         let scanned = scan(&mut segment, seal).map_err(io)?;
         chain.synced = scanned.synced;
-        let corrupt = |segment: &Segment<D::File>, reason: String| OpenError::Corrupt {
-            file: name.clone(),
-            offset: segment.end,
-            intact_to: segment.last.0,
-            reason,
-        };
         if seal.is_some() && !scanned.reopened {
             let reason = match scanned.stop {
                 Stop::Sealed => {

@@ -9,6 +9,8 @@ use crate::reader::{Cursor, Segment, Update};
 use crate::{DiskFile, Planted};
 
 const CHUNK: u64 = 1 << 20;
+/// Behind an append there are zeros up to a multiple of this: see [`DiskFile::append_at`].
+const APPEND_BLOCK: u64 = 4096;
 
 /// The next segment's word on where this one ends.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +141,56 @@ fn next_record<F: DiskFile>(
 ///
 /// A torn batch leaves no such record: all of it was written out under the same sync position.
 pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Option<u64>> {
+    Ok(find_record(segment, segment.end)?.map(|(at, _)| at))
+}
+
+/// Where the log ended before the damage at the end of its last segment, as (index, term) and offset, if the bytes behind the
+/// damage prove it. `kept`: the log keeps the entries up to this index.
+///
+/// Behind each hole follow records that were written after it had been durable, each of them chained to the one before.
+/// The last one is the log's end: only zeros follow, as far as an append writes them, and nothing of this segment. A torn
+/// write, or one in another place, leaves something there.
+///
+/// What is kept is a prefix of the log that ended there. On both sides of each hole the term is the same, so one leader
+/// made both records, and by log matching the later log has the earlier record. No record behind the holes truncates what is
+/// kept.
+pub(crate) fn former_end<F: DiskFile>(
+    segment: &Segment<F>,
+    kept: u64,
+) -> io::Result<Option<((u64, u64), u64)>> {
+    let file = std::sync::Arc::clone(&segment.file);
+    let size = file.size()?;
+    let mut cursor = Cursor::new(&*file, size, CHUNK);
+    let mut at = Segment::new(segment.header.clone(), segment.salt, std::sync::Arc::clone(&file));
+    (at.end, at.chain, at.last) = (segment.end, segment.chain, segment.last);
+    while let Some((here, head)) = find_record(&at, at.end)? {
+        let is_entry = head.kind == Kind::Entry;
+        let before = (head.index.saturating_sub(u64::from(is_entry)), head.term);
+        if !may_continue(at.last, before) {
+            return Ok(None);
+        }
+        (at.end, at.chain, at.last) = (here, head.chain, before);
+        while let Ok(head) = next_record(&at, &mut cursor, false)? {
+            if head.index < kept {
+                return Ok(None);
+            }
+            (at.end, at.chain, at.last) = (at.end + head.span(), head.crc, (head.index, head.term));
+        }
+    }
+    let zeros = at.end.next_multiple_of(APPEND_BLOCK).min(size) - at.end;
+    let ends = next_record(&at, &mut cursor, false)? == Err(Stop::Clean)
+        && cursor.peek(at.end, zeros)?.is_some_and(|bytes| bytes.iter().all(|&b| b == 0))
+        && find_record(&at, 0)?.is_none();
+    Ok(ends.then_some((at.last, at.end)))
+}
+
+/// Whether a log that ended at `before`, an (index, term), has kept that entry when it ended at `after`.
+pub(crate) fn may_continue(before: (u64, u64), after: (u64, u64)) -> bool {
+    after.1 == before.1 && after.0 >= before.0
+}
+
+/// The first intact record behind the segment's end with a sync position beyond `above`, and its offset.
+fn find_record<F: DiskFile>(segment: &Segment<F>, above: u64) -> io::Result<Option<(u64, RecordHeader)>> {
     let file = &*segment.file;
     let size = file.size()?;
     let end = segment.end;
@@ -158,7 +210,7 @@ pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Opt
             let Some(head) = RecordHeader::decode(head) else { continue };
             let here = at + offset as u64;
             let span = (RECORD_HEADER + head.len) as u64;
-            let plausible = head.synced > end && head.synced <= here && here + span <= size;
+            let plausible = head.synced > above && head.synced <= here && here + span <= size;
             if !plausible || span > budget {
                 continue;
             }
@@ -166,7 +218,7 @@ pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Opt
             debug_assert!(here >= end, "the search begins at the end");
             let Some(record) = inner.peek(here, span)? else { continue };
             if head.verify(record, segment.salt) {
-                return Ok(Some(here));
+                return Ok(Some((here, head)));
             }
         }
         // Headers may lie across the border of two chunks.

@@ -374,9 +374,9 @@ fn partly_quarantined_log_has_no_owner() {
 }
 
 /// Raises the version in a header and makes its checksum right again.
-fn newer(disk: &MemDisk, file: &str, header_at: usize) {
+fn newer(disk: &MemDisk, file: &str, header_at: usize, version: u8) {
     let mut b = disk.contents(file).unwrap();
-    b[header_at + 8] = 2;
+    b[header_at + 8] = version;
     let crc = crc32c::crc32c(&b[header_at..header_at + 124]);
     b[header_at + 124..header_at + 128].copy_from_slice(&crc.to_le_bytes());
     disk.put(file, b);
@@ -385,12 +385,16 @@ fn newer(disk: &MemDisk, file: &str, header_at: usize) {
 #[test]
 fn files_of_a_newer_version_are_left_alone() {
     let (disk, _) = ten_batches();
-    for (file, at) in [(SEGMENT_1, 0), ("lockstep.id.log", 0), ("lockstep.id.log", 4096)] {
+    // The id file has a second version: with a former end.
+    for (file, at, known) in [(SEGMENT_1, 0, 1), ("lockstep.id.log", 0, 2), ("lockstep.id.log", 4096, 2)] {
         let image = disk.fork();
-        newer(&image, file, at);
+        newer(&image, file, at, known as u8 + 1);
         let before = image.contents(file);
         match open_error(&image) {
-            e @ OpenError::NewerFormat { found: 2, supported: 1, .. } => assert!(!e.is_damage()),
+            e @ OpenError::NewerFormat { found, supported, .. } => {
+                assert_eq!((found, supported), (known + 1, known));
+                assert!(!e.is_damage());
+            }
             e => panic!("{e}"),
         }
         assert_eq!(image.contents(file), before);

@@ -239,7 +239,7 @@ fn rescue<D: Disk + Clone>(disk: &D, branch: Option<&Superseded>) -> Result<Resc
             .record(record.index, record.term, record.body)
             .map_err(|e| format!("entry {} {e}", record.index)),
         // It is given up as a whole.
-        Replay::Trim => Err("it is damaged".to_owned()),
+        Replay::Trim | Replay::Shorten => Err("it is damaged".to_owned()),
     };
     let (mut log, _) = Log::open(disk.clone(), Options::default(), &mut visit)?;
     let Some(Restored { committed: Some(mut base), tail, .. }) = builder.finish(Vote::default()) else {

@@ -42,7 +42,7 @@ use context::Context;
 use delivery::deliverer::{Deliverer, Limits};
 use delivery::finished::Finished;
 use facts::Standing;
-use lockstep_core::raft::{Output, Raft};
+use lockstep_core::raft::{LogEnd, Output, Raft};
 use lockstep_core::{Entry, EntryKind, MemberId, Seqno};
 use log_retention::Presence;
 pub(crate) use membership::connection_state::ConnectionState;
@@ -91,6 +91,8 @@ pub(crate) struct Member {
     leadership: leadership::Leadership,
     /// Payloads that were received compressed.
     pub(crate) unpacked: Packed,
+    /// Where the log ended before damage, until it has reached that again.
+    former_end: Option<LogEnd>,
     /// The log was cut after this seqno: threads that were given a later one have lost their transaction.
     lost_after: Seqno,
 }
@@ -104,7 +106,8 @@ impl Member {
         now: Micros,
     ) -> Member {
         raft.set_relaying(tuning.relay);
-        let votes = recovery::votes::Votes::new(raft.last_index());
+        // Entries that damage has taken had been acted on, too.
+        let votes = recovery::votes::Votes::new(raft.durable().last_index);
         let recovery = Recovery { votes, ..Recovery::default() };
         let apply_holds = delivery::apply_hold::ApplyHolds::new(tuning.apply_order);
         let deliverer = Deliverer::with(raft.failpoints());
@@ -112,6 +115,7 @@ impl Member {
         let mut quorum = Quorum::default();
         quorum.note_seen(now);
         let reverted_log = RevertedLog::new(&raft, (me.view_uuid, me.incarnation));
+        let former_end = raft.former_end();
         let ctx = Context {
             raft,
             front_end: if me.arbitrator { FrontEnd::Nothing } else { FrontEnd::Database },
@@ -139,6 +143,7 @@ impl Member {
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
             leadership: leadership::Leadership::default(),
             unpacked: Packed::default(),
+            former_end,
             lost_after: Seqno::MAX,
         }
     }
@@ -300,6 +305,14 @@ impl Member {
         self.health_step();
         self.report_evidence_again();
         self.leave_step();
+        if self.ctx.raft.former_end().is_none()
+            && let Some(LogEnd { term, index }) = self.former_end.take()
+        {
+            let text = format!(
+                "this member's log is whole again: it has reached index {index} of term {term}, where it ended before damage"
+            );
+            self.ctx.log(Level::Info, text);
+        }
         self.trim_log_step();
         self.ctx.out.extend(self.log_reads.take_due(self.ctx.now).map(Effect::Read));
     }

@@ -41,6 +41,14 @@ pub struct Setup {
     pub options: Options,
 }
 
+/// Opens a log as a start does, and drops it.
+///
+/// # Errors
+/// Those of [`Log::open`].
+pub fn try_open<D: Disk>(disk: &D, options: Options) -> Result<Recovered, OpenError> {
+    Opened::new(disk, options).map(|opened| opened.recovered)
+}
+
 /// An effect of a round that the simulated world carries out.
 pub enum Output {
     /// A frame to a connected peer.

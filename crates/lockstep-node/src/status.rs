@@ -248,6 +248,9 @@ pub struct LogStatus {
     pub last: u64,
     /// The last seqno in it, committed or not; −1 if there is none.
     pub last_seqno: i64,
+    /// Where the log ended before damage took its end, while it has not reached that again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub former_end: Option<u64>,
     /// The commit index.
     pub committed: u64,
     /// The last index on this member's disk.
@@ -374,6 +377,7 @@ impl Member {
                     0 => -1,
                     _ => self.ctx.raft.tail_state().seqno,
                 },
+                former_end: self.ctx.raft.former_end().map(|end| end.index),
                 committed: self.ctx.raft.commit(),
                 persisted: self.ctx.raft.persisted(),
                 seqno: committed.seqno,

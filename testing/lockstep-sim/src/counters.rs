@@ -36,6 +36,8 @@ pub struct Counters {
     pub damaged_logs: u64,
     /// Logs of which only old segments were damaged: they went on without those.
     pub trimmed_logs: u64,
+    /// Logs that lost their ends: they keep their members' ids.
+    pub shortened_logs: u64,
     /// Members that came back under a new id.
     pub identities: u64,
     /// Starts that failed on the way and were tried again.
@@ -83,6 +85,7 @@ impl Counters {
             transfers,
             damaged_logs,
             trimmed_logs,
+            shortened_logs,
             identities,
             failed_starts,
             early,
@@ -122,6 +125,7 @@ impl Counters {
         self.transfers += transfers;
         self.damaged_logs += damaged_logs;
         self.trimmed_logs += trimmed_logs;
+        self.shortened_logs += shortened_logs;
         self.identities += identities;
         self.failed_starts += failed_starts;
         self.by_kind.iter_mut().zip(by_kind).for_each(|(sum, n)| *sum += n);

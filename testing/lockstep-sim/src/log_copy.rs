@@ -131,6 +131,9 @@ pub(crate) struct LogBook {
     pub(crate) durable: LogCopy,
     pub(crate) durable_vote: (Term, Option<MemberId>),
     in_flight: VecDeque<InFlight>,
+    /// The logs that were on disk before damage took their ends, until the log has reached `former_end`.
+    lost: Vec<Mirror>,
+    former_end: (Term, Index),
 }
 
 impl LogBook {
@@ -178,6 +181,56 @@ impl LogBook {
         self.in_flight.iter().all(|flight| flight.op.reset.is_none() && flight.op.truncate_from.is_none())
     }
 
+    /// Whether damage has taken the log's end, and it has not reached that again.
+    pub(crate) fn is_shortened(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// Whether this entry is on the disk, or was before damage for which the member answers in elections.
+    pub(crate) fn counts(&self, index: Index, term: Term) -> bool {
+        let logs = std::iter::once(&self.durable.mirror).chain(&self.lost);
+        logs.into_iter().any(|log| log.term_at(index) == Some(term))
+    }
+
+    /// The log is opened with this content, after damage, and had ended at `former_end`: it must be a prefix of what is
+    /// durable, and have ended there or later. The member gives no vote of before again.
+    pub(crate) fn shortened(
+        &mut self,
+        found: &Mirror,
+        vote: (Term, Option<MemberId>),
+        former_end: (Term, Index),
+    ) -> Check {
+        let durable = &self.durable.mirror;
+        let end = (durable.last_term(), durable.last());
+        hold!(
+            former_end >= end,
+            "a damaged log knows its former end",
+            "on disk was {end:?}, the former end is {former_end:?}"
+        );
+        let (before, _) = self.durable_vote;
+        hold!(
+            vote.0 > before.max(former_end.0) && vote.1.is_none(),
+            "a damaged log begins a new term",
+            "it was in term {before}, and finds {vote:?}; the former end is {former_end:?}"
+        );
+        self.lost.push(durable.clone());
+        self.former_end = self.former_end.max(former_end);
+        self.durable.truncate(found.last() + 1);
+        hold!(
+            found.agrees(&self.durable.mirror),
+            "a damaged log keeps what is before the damage",
+            "finds {}..{}, on disk was {}..{}",
+            found.base + 1,
+            found.last(),
+            self.durable.mirror.base + 1,
+            end.1
+        );
+        self.in_flight.clear();
+        self.memory = self.durable.clone();
+        self.durable_vote = vote;
+        Ok(())
+    }
+
     /// The log has removed what comes before this index.
     pub(crate) fn trimmed(&mut self, first: Index) {
         self.memory.trim_to(first);
@@ -193,6 +246,14 @@ impl LogBook {
             if let Some(vote) = op.vote {
                 self.durable_vote = (vote.term, vote.voted_for);
             }
+        }
+        self.note_end();
+    }
+
+    fn note_end(&mut self) {
+        let durable = &self.durable.mirror;
+        if (durable.last_term(), durable.last()) >= self.former_end {
+            self.lost.clear();
         }
     }
 
@@ -263,6 +324,7 @@ impl LogBook {
         self.durable_vote = vote;
         self.memory = copy.clone();
         self.durable = copy;
+        self.note_end();
         Ok(())
     }
 }

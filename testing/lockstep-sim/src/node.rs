@@ -146,6 +146,14 @@ impl Node {
         self.former.iter().find(|(former, _)| former == id).map(|(_, log)| log)
     }
 
+    /// Whether the member of this id has this entry on its disk, or answers for it in elections.
+    pub(crate) fn counts(&self, id: &MemberId, index: Index, term: Term) -> bool {
+        match self.id == *id {
+            true => self.book.counts(index, term),
+            false => self.durable_of(id).is_some_and(|log| log.mirror.term_at(index) == Some(term)),
+        }
+    }
+
     /// Whether it runs and is not stopped.
     pub(crate) fn awake(&self, now: Micros) -> bool {
         self.process.is_some() && self.paused_until <= now

@@ -67,10 +67,13 @@ pub enum Fault {
     CutInZone,
     /// A member's disk is put back to an earlier copy.
     Rewind,
+    /// The power fails for several members, often a majority of the voters, and their disks return damaged near the ends of
+    /// their logs. A voter whose log has all that they had is whole.
+    DamageSeveral,
 }
 
 /// All faults.
-pub const FAULTS: [Fault; 25] = [
+pub const FAULTS: [Fault; 26] = [
     Fault::Crash,
     Fault::CrashLeader,
     Fault::CrashAll,
@@ -96,6 +99,7 @@ pub const FAULTS: [Fault; 25] = [
     Fault::Replace,
     Fault::CutInZone,
     Fault::Rewind,
+    Fault::DamageSeveral,
 ];
 
 /// Which kind of world a seed draws.
@@ -324,6 +328,13 @@ impl Profile {
         Profile { weights, between_zones: rng.one_in(2).then_some(far), ..self }
     }
 
+    /// Damage to several logs at once: drawn apart, so that the rest is as it was.
+    pub(crate) fn with_damage(self, rng: &mut Rng) -> Profile {
+        let mut weights = self.weights;
+        weights[Fault::DamageSeveral as usize] = *rng.pick(&[0, 3, 8]);
+        Profile { weights, ..self }
+    }
+
     /// Disks that go back in time: drawn apart, so that the rest is as it was.
     pub(crate) fn with_rewinds(self, rng: &mut Rng) -> Profile {
         let mut weights = self.weights;
@@ -359,7 +370,7 @@ impl Profile {
         let mut weights: [u32; FAULTS.len()] = [0; FAULTS.len()];
         for (at, weight) in weights.iter_mut().enumerate() {
             // These are drawn apart.
-            if !matches!(FAULTS[at], Fault::CutInZone | Fault::Rewind) {
+            if !matches!(FAULTS[at], Fault::CutInZone | Fault::Rewind | Fault::DamageSeveral) {
                 *weight = if rng.one_in(2) { 0 } else { rng.between(1, 10) as u32 };
             }
         }

@@ -41,6 +41,12 @@ impl Settings {
         matches!(self.mutation, None | Some(Planted::Node(NodeFault::LogGoesBackUnnoticed)))
     }
 
+    /// Whether the logs of several members are damaged at once. As for [`Settings::rewinds`].
+    pub(crate) fn damages_several(&self) -> bool {
+        let below = [Failpoint::VoteBelowFormerEnd, Failpoint::CampaignBelowFormerEnd];
+        self.mutation.is_none() || self.core_failpoint().is_some_and(|failpoint| below.contains(&failpoint))
+    }
+
     /// Whether members report evidence of each other's disks. With a planted fault they do not: they would reveal the fault
     /// before it does harm.
     pub(crate) fn knows_evidence(&self) -> bool {

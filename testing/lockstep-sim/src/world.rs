@@ -49,6 +49,7 @@ const SPARES: usize = 2;
 const ZONES: u64 = 0x5a6f_6e65_5a6f_6e65;
 /// The same for disks that go back in time.
 const REWINDS: u64 = 0x5265_7769_6e64_7321;
+const DAMAGE: u64 = 0x4c6f_7374_2065_6e64;
 
 fn zone_of(at: usize, zones: usize) -> u8 {
     (at % zones) as u8
@@ -139,6 +140,9 @@ impl World {
         let mut profile = Profile::draw(&mut rng, settings.world);
         if settings.relays() {
             profile = profile.with_zones(&mut Rng::new(settings.seed ^ ZONES), settings.world);
+        }
+        if settings.damages_several() {
+            profile = profile.with_damage(&mut Rng::new(settings.seed ^ DAMAGE));
         }
         if settings.rewinds() {
             profile = profile.with_rewinds(&mut Rng::new(settings.seed ^ REWINDS));

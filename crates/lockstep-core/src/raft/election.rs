@@ -233,7 +233,11 @@ pub(super) fn grants_vote(local: &Local, candidate: MemberId, term: Term, last: 
 
 /// Whether a log that ends with `last` holds all that a vote of this member must protect.
 fn is_up_to_date(local: &Local, last: (Term, Index)) -> bool {
-    last >= (local.log().tail().term, local.log().last()) || local.is_active(Failpoint::VoteForAnyLog)
+    let end = match local.is_active(Failpoint::VoteBelowFormerEnd) {
+        true => local.end(),
+        false => local.protected_end(),
+    };
+    last >= (end.term, end.index) || local.is_active(Failpoint::VoteForAnyLog)
 }
 
 /// A voter of the membership in force may campaign. So may a voter that an entry removes while it is not known to be
@@ -245,7 +249,8 @@ pub(super) fn may_campaign(local: &Local) -> bool {
         return false;
     }
     let (id, log) = (&local.id(), local.log());
-    if !local.may_support(id) {
+    let lacks_entries = local.former_end().is_some() && !local.is_active(Failpoint::CampaignBelowFormerEnd);
+    if !local.may_support(id) || lacks_entries {
         return false;
     }
     if !log.exists() || log.tail().membership.is_voter(id) {
@@ -265,7 +270,8 @@ fn deference(local: &Local) -> Micros {
 mod tests {
     use super::super::local::Support;
     use super::super::output::Output;
-    use super::super::testing::{follower, member, with_entries};
+    use super::super::restore::LogEnd;
+    use super::super::testing::{damaged_follower, follower, member, persisted, with_entries};
     use super::*;
 
     fn candidate(voters: u8) -> (Local, Election) {
@@ -325,6 +331,35 @@ mod tests {
         local.vote_for(member(2));
         assert!(grants_vote(&local, member(2), 1, (1, 2)), "a repeated request gets the same vote");
         assert!(!grants_vote(&local, member(3), 1, (1, 2)));
+    }
+
+    #[test]
+    fn damaged_log_votes_and_campaigns_by_its_former_end() {
+        let former = LogEnd { term: 1, index: 5 };
+        let mut local = with_entries(damaged_follower(3, None, Some(former)), 2);
+        assert!(!may_campaign(&local));
+        let pre_vote = |local: &Local, last| {
+            let (election, mut out) = (Election::new(local.config()), Outputs::new());
+            election.on_pre_vote(local, &mut out, (member(2), local.term() + 1), last);
+            matches!(
+                out.take()[..],
+                [Output::Send { message: Message::PreVoteReply { granted: true, .. }, .. }]
+            )
+        };
+        for (last, is_granted) in [((1, 2), false), ((1, 4), false), ((1, 5), true), ((2, 1), true)] {
+            assert_eq!(grants_vote(&local, member(2), 1, last), is_granted, "{last:?}");
+            assert_eq!(pre_vote(&local, last), is_granted, "{last:?}");
+        }
+        local = with_entries(local, 3);
+        assert!(may_campaign(&local) && local.former_end().is_none());
+        // Until that is on the disk, a truncation brings the former end back.
+        local.enter_term(2);
+        local.truncate(4);
+        assert!(!may_campaign(&local) && local.former_end() == Some(former));
+        local = persisted(with_entries(local, 2));
+        local.enter_term(3);
+        local.truncate(4);
+        assert!(may_campaign(&local) && grants_vote(&local, member(2), 3, (1, 3)));
     }
 
     #[test]

@@ -64,6 +64,10 @@ pub enum Failpoint {
     ReplacedWritesCount,
     /// A candidate gets the vote also if its log is behind.
     VoteForAnyLog,
+    /// A member with a damaged log votes by what is left of it.
+    VoteBelowFormerEnd,
+    /// A member with a damaged log campaigns with what is left of it.
+    CampaignBelowFormerEnd,
     /// Every candidate gets the vote, also a second one of the same term.
     TwoVotes,
     /// Elections begin without a pre-vote.

@@ -13,9 +13,9 @@ use bytes::Bytes;
 impl Raft {
     /// A core that has read its log back (`None`: the folder is empty; this member belongs to no cluster yet).
     pub fn new(config: Config, restored: Option<Restored>, now: Micros) -> Raft {
-        let (vote, log) = match restored {
+        let (vote, log, former_end) = match restored {
             Some(restored) => restored.into_parts(),
-            None => (Vote::default(), Log::empty()),
+            None => (Vote::default(), Log::empty(), None),
         };
         let mut raft = Raft {
             election: Election::new(&config),
@@ -35,7 +35,7 @@ impl Raft {
             stalls: StallCheck::default(),
             up: BTreeSet::new(),
             out: Outputs::new(),
-            local: Local::new(config, vote, log, now),
+            local: Local::new(config, vote, (log, former_end), now),
         };
         raft.election.reset_timer(&raft.local);
         let membership = raft.local.membership();

@@ -7,6 +7,7 @@ use super::config::Config;
 use super::disk::{Disk, Held};
 use super::failpoints::Failpoint;
 use super::log::Log;
+use super::restore::LogEnd;
 use super::write::{Rescue, Vote, WriteOp};
 use crate::codec::DecodeError;
 use crate::members::Membership;
@@ -55,12 +56,19 @@ pub(super) struct Local {
     leader: Option<MemberId>,
     support: Support,
     log: Log,
+    /// See [`Local::former_end`].
+    former_end: Option<LogEnd>,
     disk: Disk,
 }
 
 /// Reads, for all components.
 impl Local {
-    pub(super) fn new(config: Config, vote: Vote, log: Log, now: Micros) -> Local {
+    pub(super) fn new(
+        config: Config,
+        vote: Vote,
+        (log, former_end): (Log, Option<LogEnd>),
+        now: Micros,
+    ) -> Local {
         // A member that has persisted an entry of a term has entered that term, even if the write of its vote file was
         // lost.
         let Vote { term, voted_for } = match log.tail().term > vote.term {
@@ -69,7 +77,7 @@ impl Local {
         };
         let disk = Disk::new(log.last());
         let (role, leader, support) = (Role::Follower, None, Support::Any);
-        Local { config, now, wall: 0, term, voted_for, role, leader, support, log, disk }
+        Local { config, now, wall: 0, term, voted_for, role, leader, support, log, former_end, disk }
     }
 
     /// This member's id.
@@ -128,6 +136,22 @@ impl Local {
 
     pub(super) fn log(&self) -> &Log {
         &self.log
+    }
+
+    /// The last entry of the own log.
+    pub(super) fn end(&self) -> LogEnd {
+        LogEnd { term: self.log.tail().term, index: self.log.last() }
+    }
+
+    /// Where the own log ended before damage took its end, while it has not reached that again. Then this member does not
+    /// campaign: it may have acknowledged entries that it lacks.
+    pub(super) fn former_end(&self) -> Option<LogEnd> {
+        self.former_end.filter(|former| self.end() < *former)
+    }
+
+    /// What the log of a candidate must reach to get this member's vote: see "Damaged logs" in the crate's README.
+    pub(super) fn protected_end(&self) -> LogEnd {
+        self.former_end().unwrap_or(self.end())
     }
 
     /// The membership in force: the latest in the log, committed or not.
@@ -362,6 +386,10 @@ impl Local {
     /// All writes up to this ticket are on the disk.
     pub(super) fn written(&mut self, ticket: u64) {
         self.disk.written(ticket);
+        // From here on the log has what it had, also if it is truncated later.
+        let index = self.disk.persisted();
+        let term = self.log.term_at(index).unwrap_or(0);
+        self.former_end = self.former_end.filter(|former| LogEnd { term, index } < *former);
     }
 
     /// The next thing that waited for the vote and waits no more.

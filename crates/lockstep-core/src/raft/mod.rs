@@ -61,7 +61,7 @@ pub use local::Role;
 pub use log::Gap;
 pub use output::Output;
 pub use replication::{PeerProgress, ProgressState};
-pub use restore::{RestoreBuilder, Restored};
+pub use restore::{LogEnd, RestoreBuilder, Restored};
 pub use witness::Durable;
 pub use write::{Rescue, Vote, WriteOp};
 

@@ -41,10 +41,17 @@ impl Raft {
         self.local.has_committed_in_term()
     }
 
-    /// This member's term and the end of its log. At the start of a process that is what its disk holds.
+    /// This member's term and the end of its log; the former end of a damaged one. At the start of a process that is what its
+    /// disk holds, or knows to have held.
     pub fn durable(&self) -> Durable {
-        let tail = self.local.log().tail();
-        Durable { term: self.local.term(), last_term: tail.term, last_index: self.local.log().last() }
+        let LogEnd { term, index } = self.local.protected_end();
+        Durable { term: self.local.term(), last_term: term, last_index: index }
+    }
+
+    /// Where this member's log ended before damage took its end, while it has not reached that again. Until then the member
+    /// votes only for candidates whose logs reach that, and does not campaign.
+    pub fn former_end(&self) -> Option<LogEnd> {
+        self.local.former_end()
     }
 
     /// The durable state that another member is known to have had.
@@ -58,6 +65,7 @@ impl Raft {
     pub fn is_only_other_voter(&self, id: &MemberId) -> bool {
         let (membership, log) = (self.local.membership(), self.local.log());
         log.tail().membership_index <= self.local.commit()
+            && self.local.former_end().is_none()
             && membership.voters().count() == 2
             && membership.is_voter(&self.local.id())
             && membership.is_voter(id)

@@ -8,6 +8,15 @@ use crate::snapshot::StateSnapshot;
 use crate::types::*;
 use bytes::Bytes;
 
+/// The last entry of a log. Ordered as elections compare logs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct LogEnd {
+    /// Its term.
+    pub term: Term,
+    /// Its index.
+    pub index: Index,
+}
+
 /// The state on the disk.
 #[derive(Clone, Debug, Default)]
 pub struct Restored {
@@ -24,6 +33,8 @@ pub struct Restored {
     pub bases: Vec<(StateSnapshot, u64)>,
     /// The seqnos that views of the log leave out, ascending.
     pub gaps: Vec<Gap>,
+    /// Where the log ended before damage took its end, if it has not reached that again.
+    pub former_end: Option<LogEnd>,
 }
 
 impl Restored {
@@ -33,8 +44,8 @@ impl Restored {
         self.tail.last().map_or(committed, |entry| entry.index)
     }
 
-    pub(super) fn into_parts(self) -> (Vote, Log) {
-        let Restored { vote, committed, tail, terms, bases, gaps } = self;
+    pub(super) fn into_parts(self) -> (Vote, Log, Option<LogEnd>) {
+        let Restored { vote, committed, tail, terms, bases, gaps, former_end } = self;
         let log = match committed {
             Some(committed) => {
                 let fits = Log::restored(committed, tail, terms, bases, gaps);
@@ -43,7 +54,7 @@ impl Restored {
             }
             None => Log::empty(),
         };
-        (vote, log)
+        (vote, log, former_end)
     }
 }
 
@@ -59,6 +70,7 @@ pub struct RestoreBuilder {
     terms: Vec<(Index, Term)>,
     bases: Vec<(StateSnapshot, u64)>,
     gaps: Vec<Gap>,
+    former_end: Option<LogEnd>,
 }
 
 impl RestoreBuilder {
@@ -67,7 +79,8 @@ impl RestoreBuilder {
         RestoreBuilder { commit_hint, ..RestoreBuilder::default() }
     }
 
-    fn last(&self) -> Option<&StateSnapshot> {
+    /// The state after the entries read so far. `None` before the first base.
+    pub fn last(&self) -> Option<&StateSnapshot> {
         self.tail.as_ref().or(self.committed.as_ref())
     }
 
@@ -142,13 +155,18 @@ impl RestoreBuilder {
         first.zip(self.committed.as_ref()).is_some_and(|(base, committed)| reaches(base, committed))
     }
 
+    /// Damage has taken the end of this log: its last entry was there.
+    pub fn ended_at(&mut self, former_end: LogEnd) {
+        self.former_end = Some(former_end);
+    }
+
     /// All has been read. `None` where there was nothing: no log and no vote.
     pub fn finish(self, vote: Vote) -> Option<Restored> {
         if self.committed.is_none() && vote == Vote::default() {
             return None;
         }
-        let RestoreBuilder { committed, entries, terms, bases, gaps, .. } = self;
-        Some(Restored { vote, committed, tail: entries, terms, bases, gaps })
+        let RestoreBuilder { committed, entries, terms, bases, gaps, former_end, .. } = self;
+        Some(Restored { vote, committed, tail: entries, terms, bases, gaps, former_end })
     }
 }
 

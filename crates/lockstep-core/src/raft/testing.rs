@@ -4,6 +4,7 @@ use super::config::Config;
 use super::failpoints::Failpoints;
 use super::local::{Local, Role};
 use super::log::Log;
+use super::restore::LogEnd;
 use super::write::Vote;
 use crate::members::{MemberInfo, Membership, Role as MemberRole};
 use crate::policy::Policy;
@@ -36,6 +37,11 @@ pub(super) fn config() -> Config {
 
 /// A follower in term 1 of a cluster of `voters` members, with an empty log.
 pub(super) fn follower(voters: u8, leader: Option<MemberId>) -> Local {
+    damaged_follower(voters, leader, None)
+}
+
+/// The same, whose log had ended there before damage.
+pub(super) fn damaged_follower(voters: u8, leader: Option<MemberId>, former_end: Option<LogEnd>) -> Local {
     let info = |n| MemberInfo {
         id: member(n),
         name: format!("n{n}"),
@@ -47,7 +53,7 @@ pub(super) fn follower(voters: u8, leader: Option<MemberId>) -> Local {
     };
     let membership = Membership { members: (1..=voters).map(info).collect() };
     let state = StateSnapshot::genesis(Uuid([9; 16]), 0, membership);
-    let mut local = Local::new(config(), Vote::default(), Log::starting_at(state), 0);
+    let mut local = Local::new(config(), Vote::default(), (Log::starting_at(state), former_end), 0);
     local.enter_term(1);
     local.set_leader(leader);
     local

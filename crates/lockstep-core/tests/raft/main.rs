@@ -2,6 +2,7 @@
 
 mod branch;
 mod chaos;
+mod damage;
 mod elections;
 mod happy;
 mod hostile;

@@ -53,6 +53,8 @@ pub(crate) struct DiskImage {
     pub(crate) entries: Vec<Entry>,
     pub(crate) vote: Vote,
     pub(crate) commit_hint: Index,
+    /// Where the log ended before damage.
+    pub(crate) former_end: Option<LogEnd>,
 }
 
 impl DiskImage {
@@ -86,6 +88,23 @@ impl DiskImage {
             assert!(vote.term >= self.vote.term);
             self.vote = vote;
         }
+        self.former_end = self.former_end.filter(|former| self.end() < *former);
+    }
+
+    /// The last entry.
+    pub(crate) fn end(&self) -> LogEnd {
+        let base = self.bases.last().map_or(0, |base| base.term);
+        LogEnd { term: self.entries.last().map_or(base, |entry| entry.term), index: self.last() }
+    }
+
+    /// Damage takes the entries after this index, and the log proves where it had ended.
+    pub(crate) fn lose_end(&mut self, last: Index) {
+        let end = self.end();
+        self.former_end = self.former_end.max(Some(end));
+        self.entries.truncate((last - self.base()) as usize);
+        self.bases.retain(|base| base.index <= last);
+        self.commit_hint = self.commit_hint.min(last);
+        self.vote = Vote { term: self.vote.term.max(end.term) + 1, voted_for: None };
     }
 
     /// Reads it back as a log would.
@@ -103,6 +122,9 @@ impl DiskImage {
         }
         for base in bases {
             builder.base(base.to_bytes()).unwrap();
+        }
+        if let Some(end) = self.former_end {
+            builder.ended_at(end);
         }
         builder.finish(self.vote)
     }

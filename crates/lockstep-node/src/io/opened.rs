@@ -1,7 +1,7 @@
 //! Opening the log at a start.
 
-use lockstep_core::raft::RestoreBuilder;
-use lockstep_core::{Entry, EntryKind};
+use lockstep_core::raft::{LogEnd, RestoreBuilder};
+use lockstep_core::{Entry, EntryKind, Uuid};
 use lockstep_log::{Disk, Log, OpenError, Options, Recovered, Replay};
 
 /// Kinds of entries of the own log that the engine knows from the start on.
@@ -17,7 +17,21 @@ pub(crate) struct Opened<D: Disk> {
 }
 
 impl<D: Disk> Opened<D> {
+    /// Opens the log. If damage has taken its end, and the former end is proven, the log ends before the damage.
     pub(crate) fn new(disk: &D, options: Options) -> Result<Opened<D>, OpenError> {
+        match Self::open(disk, options.clone()) {
+            Err(damage) if damage.is_loss() => {
+                match Self::open(disk, Options { may_shorten: true, ..options }) {
+                    Err(error) if error.is_loss() => Err(damage),
+                    opened => opened,
+                }
+            }
+            opened => opened,
+        }
+    }
+
+    fn open(disk: &D, options: Options) -> Result<Opened<D>, OpenError> {
+        let own = lockstep_log::peek_identity(disk)?.map(|identity| Uuid(identity.member_id));
         let hint = lockstep_log::peek_vote(disk)?;
         let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
         let (mut marks, mut note) = (Vec::new(), None);
@@ -46,8 +60,25 @@ impl<D: Disk> Opened<D> {
             // gets its log from here could certify from the first base on.
             Replay::Trim if builder.reaches_back() => Ok(()),
             Replay::Trim => Err("certification begins below it".to_owned()),
+            Replay::Shorten => {
+                let membership = builder.last().map(|state| &state.membership);
+                match membership.is_some_and(|m| m.voters().any(|id| Some(id) != own)) {
+                    true => Ok(()),
+                    false => Err("no other voter is known, which would have the lost entries".to_owned()),
+                }
+            }
         };
-        let (log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
+        let (mut log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
+        if recovered.shortened.is_some()
+            && let Some(base) = builder.last().map(|state| state.to_bytes())
+        {
+            log.go_on_shortened(base.clone())?;
+            let trouble = |e| OpenError::Refused(format!("the state at the log's end {e}"));
+            builder.base(base).map_err(trouble)?;
+        }
+        if let Some((index, term)) = recovered.former_end {
+            builder.ended_at(LogEnd { term, index });
+        }
         marks.extend(note);
         Ok(Opened { log, recovered, builder, marks })
     }

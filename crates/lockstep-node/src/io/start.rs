@@ -24,7 +24,7 @@ use crate::wire::Hello;
 use bytes::Bytes;
 use lockstep_core::raft::{Config, Failpoints, Raft};
 use lockstep_core::{Index, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
-use lockstep_log::{Disk, Options, RealDisk, Trimmed};
+use lockstep_log::{Disk, Options, RealDisk, Recovered, Shortened, Trimmed};
 use lockstep_net::{Address, Reactor, TlsConfig};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -171,6 +171,9 @@ fn open_log<D: Disk>(disk: &D, options: Options, config: &NodeConfig) -> Result<
     if let Some(trimmed) = &opened.recovered.trimmed {
         (config.logger)(Level::Warn, &trimmed_text(trimmed, opened.recovered.start.0));
     }
+    if let Some(text) = shortened_text(&opened.recovered) {
+        (config.logger)(Level::Warn, &text);
+    }
     Ok(opened)
 }
 
@@ -187,6 +190,25 @@ fn trimmed_text(trimmed: &Trimmed, upto: Index) -> String {
          If its data are older than the log, they are replaced by a state transfer. Check the disk",
         damage.join(", ")
     )
+}
+
+fn shortened_text(recovered: &Recovered) -> Option<String> {
+    let (end, former) = (recovered.last.0, recovered.former_end?);
+    let what = match &recovered.shortened {
+        Some(Shortened { damage, aside }) => format!(
+            "this member's log is damaged near its end: {damage}{}. What is before the damage stays, up to index {end}. Check \
+             the disk",
+            aside
+                .as_ref()
+                .map_or(String::new(), |aside| format!("; later segments are set aside as {aside}.*"))
+        ),
+        None => format!("this member's log, which damage has shortened, ends at index {end}"),
+    };
+    Some(format!(
+        "{what}. The log had ended at index {} of term {}. This member keeps its identity. Until its log reaches that again, \
+         this member votes only for members whose logs reach that, and does not lead; a leader sends it what is missing",
+        former.0, former.1
+    ))
 }
 
 /// Makes the sockets of the status service, and the reactor for all.

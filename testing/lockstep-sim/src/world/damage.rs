@@ -3,7 +3,9 @@
 
 use super::World;
 use crate::history::Check;
-use lockstep_log::MemDisk;
+use crate::node::Fate;
+use lockstep_log::{MemDisk, Options};
+use lockstep_node::simulation::try_open;
 
 /// The identity file, and where its two slots are.
 const ID_FILE: &str = "lockstep.id.log";
@@ -29,12 +31,62 @@ impl World {
             if self.rng.one_in(8) {
                 self.damage_identity(at, &disk);
             } else {
-                self.damage_segment(at, &disk, (number, bytes));
+                self.damage_segment(at, &disk, (number, bytes), false);
             }
         }
         let (low, high) = self.profile.restart;
         self.start_later(at, low, high);
         Ok(())
+    }
+
+    /// The power fails for several members, which find their logs damaged near the ends. They keep their ids, so a majority may
+    /// be struck. Their logs prove the former ends, and an intact voter has all that they had.
+    pub(crate) fn damage_several(&mut self) -> Check {
+        let mut running = self.running();
+        let mut left = self.rng.between(1, running.len().max(1) as u64);
+        while left > 0 && !running.is_empty() {
+            let at = running.swap_remove(self.rng.below(running.len() as u64) as usize);
+            let safe = self.nodes[at].process.as_ref().and_then(|p| p.synced_to[0]);
+            let Some(place) = safe.filter(|_| self.is_held_by_intact_voter(at)) else { continue };
+            self.stop(at, true);
+            self.keep_rescued(at)?;
+            let disk = self.nodes[at].disk.fork();
+            for _ in 0..self.rng.between(1, 2) {
+                self.damage_segment(at, &disk, place, true);
+            }
+            let opened =
+                try_open(&disk.fork(), Options { new_member_id: self.nodes[at].id.0, ..Options::default() });
+            // The database may be older than the rest of a trimmed log.
+            if opened.is_ok_and(|found| found.trimmed.is_none()) {
+                self.nodes[at].disk = disk;
+                left -= 1;
+            } else {
+                self.nodes[at].damaged = false;
+                self.say(at, format_args!("its log would not prove its end: it stays whole"));
+            }
+            let (low, high) = self.profile.restart;
+            self.start_later(at, low, high);
+        }
+        Ok(())
+    }
+
+    /// Whether a voter with an intact log has all that this member has or may have on its disk.
+    fn is_held_by_intact_voter(&self, at: usize) -> bool {
+        let Some(history) = &self.history else { return false };
+        let node = &self.nodes[at];
+        if node.disk_fails || node.damaged || node.rewound || node.disk_hangs || !node.book.only_appends() {
+            return false;
+        }
+        let mine = &node.book.memory.mirror;
+        self.nodes.iter().enumerate().any(|(other, node)| {
+            let is_intact = !node.damaged && !node.rewound && !node.book.is_shortened();
+            other != at
+                && is_intact
+                && node.fate == Fate::In
+                && !node.hello.arbitrator
+                && history.state().membership.is_voter(&node.id)
+                && node.book.durable.mirror.term_at(mine.last()) == Some(mine.last_term())
+        })
     }
 
     /// One of the two slots; both are alike then, so that nothing is lost. Or both, and the identity is lost.
@@ -54,7 +106,7 @@ impl World {
         self.say(at, format_args!("damage to the identity file, both slots: {both}"));
     }
 
-    fn damage_segment(&mut self, at: usize, disk: &MemDisk, (number, bytes): (u64, u64)) {
+    fn damage_segment(&mut self, at: usize, disk: &MemDisk, (number, bytes): (u64, u64), near_end: bool) {
         let numbers: Vec<u64> = disk
             .names()
             .iter()
@@ -65,14 +117,20 @@ impl World {
         if numbers.is_empty() {
             return;
         }
-        let (hit, other) = (*self.rng.pick(&numbers), *self.rng.pick(&numbers));
+        let (mut hit, other) = (*self.rng.pick(&numbers), *self.rng.pick(&numbers));
+        if near_end && numbers.contains(&number) && self.rng.below(4) > 0 {
+            hit = number;
+        }
         let name = segment_name(hit);
         let size = disk.contents(&name).map_or(0, |c| c.len() as u64);
         let limit = if hit == number { bytes.min(size) } else { size };
         if limit == 0 {
             return;
         }
-        let offset = self.rng.below(limit);
+        let mut offset = self.rng.below(limit);
+        if near_end && self.rng.one_in(2) {
+            offset = limit - 1 - offset % limit.min(1024);
+        }
         let length = self.rng.between(1, 2048).min(limit - offset);
         let what = match self.rng.below(4) {
             0 => {

@@ -234,6 +234,7 @@ impl World {
             }
             Fault::Replace => return self.replace(),
             Fault::Rewind => return self.rewind(),
+            Fault::DamageSeveral => return self.damage_several(),
         }
         Ok(())
     }

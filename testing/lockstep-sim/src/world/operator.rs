@@ -148,7 +148,7 @@ impl World {
     fn losses_are_known(&self) -> bool {
         let Some(history) = &self.history else { return false };
         let known = |id| self.nodes.iter().any(|node| node.fate != Fate::Lost && node.id == id);
-        self.nodes.iter().all(|node| !node.damaged)
+        self.nodes.iter().all(|node| !node.damaged && !node.book.is_shortened())
             && history.state().membership.members.iter().all(|member| known(member.id))
     }
 
@@ -160,7 +160,10 @@ impl World {
             let agrees = |p: &crate::node::Process| {
                 p.node.raft().tail_state().membership == *membership && !p.node.raft().policy().is_weak()
             };
-            !node.damaged && membership.get(&node.id).is_some() && node.process.as_ref().is_some_and(agrees)
+            !node.damaged
+                && !node.book.is_shortened()
+                && membership.get(&node.id).is_some()
+                && node.process.as_ref().is_some_and(agrees)
         });
         let node = &self.nodes[at];
         let known = |id| self.nodes.iter().any(|node| node.fate == Fate::In && node.id == id);

@@ -130,14 +130,27 @@ impl World {
             let text = format!("its log goes on after {}: {}", recovered.start.0, trimmed.damage.join(", "));
             self.say(at, format_args!("{text}"));
         }
+        if let Some(shortened) = &recovered.shortened {
+            hold!(damaged, "only a damaged log loses its end", "{}: {recovered:?}", Name(at + 1));
+            self.counters.shortened_logs += 1;
+            let (last, end) = (recovered.last.0, recovered.former_end);
+            self.say(
+                at,
+                format_args!("its log ends at {last}, and had ended at {end:?}: {}", shortened.damage),
+            );
+        }
         let node = &mut self.nodes[at];
         let certain = !damaged && !life.is_multiple_of(8) && node.book.only_appends();
         let found = read_log(&started, &node.book.durable.mirror, certain)?;
         let vote = (recovered.vote.term, recovered.vote.voted_for.map(Uuid));
         let client_checks = &mut self.client_checks;
-        node.book
-            .opened(&found, vote, |index, mark| client_checks.persisted(at, index, mark.hash))
-            .map_err(|v| Violation { what: format!("{} {}", Name(at + 1), v.what), ..v })?;
+        match recovered.former_end.filter(|_| recovered.shortened.is_some()) {
+            Some((index, term)) => node.book.shortened(&found, vote, (term, index)),
+            None => {
+                node.book.opened(&found, vote, |index, mark| client_checks.persisted(at, index, mark.hash))
+            }
+        }
+        .map_err(|v| Violation { what: format!("{} {}", Name(at + 1), v.what), ..v })?;
         started.begin_round(local, wall);
         let args = ConnectArgs {
             cluster: "sim".into(),

@@ -346,10 +346,7 @@ impl World {
         if commit > before {
             let witness = Witness { id, terms, memberships, log: &node.book.memory.mirror };
             let on_disk = |membership: &Membership, index: Index, term: Term| {
-                let holds = |id: &MemberId| {
-                    let durable = self.nodes.iter().find_map(|node| node.durable_of(id));
-                    durable.and_then(|log| log.mirror.term_at(index)) == Some(term)
-                };
+                let holds = |id: &MemberId| self.nodes.iter().any(|node| node.counts(id, index, term));
                 membership.voters().filter(holds).count()
             };
             if commit > history.committed() {

@@ -6,6 +6,7 @@ use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peer;
 use crate::wire::Hello;
 use lockstep_core::members::MemberInfo;
+use lockstep_core::raft::LogEnd;
 use lockstep_core::{MemberId, Micros};
 
 /// How long a disk completes no write before the status shows it.
@@ -30,6 +31,17 @@ pub(in crate::member) fn missing(ctx: &Context) -> String {
         Some(why) => format!("{text}. {why}"),
         None => text,
     }
+}
+
+/// That damage has taken the end of this member's log, and that it waits for a member that has it.
+pub(in crate::member) fn lost_end_text(ctx: &Context) -> Option<String> {
+    let LogEnd { term, index } = ctx.raft.former_end()?;
+    Some(format!(
+        "this member's log is damaged: it ends at index {}, and had ended at index {index} of term {term}. This member votes \
+         only for members whose logs reach that. Start such a member; if there is none, see docs/operating.md, The logs of a \
+         majority are damaged.",
+        ctx.raft.last_index()
+    ))
 }
 
 /// That this member's own disk has completed no write for a while.

@@ -8,7 +8,7 @@ use crate::member::delivery::deliverer::StartError;
 use crate::member::membership::branch::in_present_history;
 use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::own_disk::Change;
-use crate::member::membership::wait_text::{hung_disks_text, missing};
+use crate::member::membership::wait_text::{hung_disks_text, lost_end_text, missing};
 use crate::member::recovery::in_doubt::{InDoubtDecision, absent_text};
 use crate::member::recovery::start_position::LogFacts;
 use crate::member::recovery::transfer::Received;
@@ -154,6 +154,11 @@ impl Member {
         args.position = in_present_history(&self.ctx, args.position);
         let (position, tail) = (args.position, self.ctx.raft.tail_state());
         if !position.is_defined() || (position.uuid == tail.history && position.seqno <= tail.seqno) {
+            return Ok(());
+        }
+        if self.ctx.raft.former_end().is_some() && position.uuid == tail.history {
+            // The entries up to there are among those that damage has taken. A leader sends them again. As for a member that
+            // has lost its whole log: if the cluster goes on without them, a view leaves their seqnos out.
             return Ok(());
         }
         let what = format!(
@@ -395,7 +400,10 @@ impl Member {
     }
 
     fn missing(&self) -> String {
-        let missing = missing(&self.ctx);
+        let missing = match lost_end_text(&self.ctx) {
+            Some(text) => format!("{text} {}", missing(&self.ctx)),
+            None => missing(&self.ctx),
+        };
         match self.roster.reverted_log.waits(&self.ctx.raft) {
             Some(why) => format!("{why}. {missing}"),
             None => missing,
