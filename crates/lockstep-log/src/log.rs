@@ -537,9 +537,9 @@ impl<D: Disk> Log<D> {
     /// A shortened log has ended this segment before damage. Records behind the damage would prove a loss at each later
     /// end, so they are overwritten with zeros.
     fn clear_remains(&self) -> std::io::Result<()> {
-        let shared = self.shared.get();
-        let Some(segment) = shared.segments.last() else { return Ok(()) };
-        if proof_of_loss(segment)?.is_none() {
+        let segment = self.shared.get().segments.last().map(Segment::end_only);
+        let Some(segment) = segment else { return Ok(()) };
+        if proof_of_loss(&segment)?.is_none() {
             return Ok(());
         }
         let (mut at, size) = (segment.end, segment.file.size()?);

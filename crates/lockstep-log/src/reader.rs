@@ -73,6 +73,13 @@ impl<F> Segment<F> {
         Segment { header, salt, file, end, chain: salt, last, runs: Vec::new() }
     }
 
+    /// The same segment without its index: to look behind its end, or to walk on from there.
+    pub(crate) fn end_only(&self) -> Segment<F> {
+        let (header, file) = (self.header.clone(), Arc::clone(&self.file));
+        let Segment { salt, end, chain, last, .. } = *self;
+        Segment { header, salt, file, end, chain, last, runs: Vec::new() }
+    }
+
     pub(crate) fn number(&self) -> u64 {
         self.header.number
     }

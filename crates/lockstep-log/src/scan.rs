@@ -158,11 +158,9 @@ pub(crate) fn former_end<F: DiskFile>(
     segment: &Segment<F>,
     kept: u64,
 ) -> io::Result<Option<((u64, u64), u64)>> {
-    let file = std::sync::Arc::clone(&segment.file);
-    let size = file.size()?;
-    let mut cursor = Cursor::new(&*file, size, CHUNK);
-    let mut at = Segment::new(segment.header.clone(), segment.salt, std::sync::Arc::clone(&file));
-    (at.end, at.chain, at.last) = (segment.end, segment.chain, segment.last);
+    let size = segment.file.size()?;
+    let mut cursor = Cursor::new(&*segment.file, size, CHUNK);
+    let mut at = segment.end_only();
     while let Some((here, head)) = find_record(&at, at.end)? {
         let is_entry = head.kind == Kind::Entry;
         let before = (head.index.saturating_sub(u64::from(is_entry)), head.term);

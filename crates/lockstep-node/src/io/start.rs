@@ -243,19 +243,26 @@ mod tests {
     use super::*;
     use crate::records;
     use crate::testing::config;
-    use lockstep_core::members::Membership;
+    use lockstep_core::members::{MemberInfo, Membership, Role};
+    use lockstep_core::raft::LogEnd;
     use lockstep_core::snapshot::{StateSnapshot, TrimMark};
     use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId};
     use lockstep_log::{Log, MemDisk, WriteOp};
     use std::path::Path;
     use std::sync::Mutex;
 
+    const SECOND: &str = "lockstep.0000000000000002.log";
+
     /// Three segments of three entries: two write-sets and a trim mark up to the second one. `committed` is known to be.
     fn log_of_three_segments(committed: Index) -> MemDisk {
+        log_of(committed, Membership::default())
+    }
+
+    fn log_of(committed: Index, membership: Membership) -> MemDisk {
         let disk = MemDisk::new();
         let options = Options { new_member_id: [1; 16], ..Options::default() };
         let (mut log, _) = Log::open(disk.clone(), options, &mut |_| Ok(())).unwrap();
-        let mut state = StateSnapshot::genesis(Uuid([2; 16]), 0, Membership::default());
+        let mut state = StateSnapshot::genesis(Uuid([2; 16]), 0, membership);
         log.write(WriteOp { reset: Some(records::reset(&state)), ..WriteOp::default() }).unwrap();
         for _ in 0..3 {
             let roll = (state.index > 0).then(|| state.to_bytes());
@@ -286,16 +293,20 @@ mod tests {
     /// the error log.
     fn opened_with_damage(committed: Index) -> ([u8; 16], Index, Vec<(Level, String)>) {
         let disk = log_of_three_segments(committed);
-        assert!(disk.corrupt("lockstep.0000000000000002.log", 20, 1));
+        assert!(disk.corrupt(SECOND, 20, 1));
+        let (Opened { recovered, .. }, lines) = opened(&disk);
+        (recovered.identity.member_id, recovered.start.0, lines)
+    }
+
+    fn opened(disk: &MemDisk) -> (Opened<MemDisk>, Vec<(Level, String)>) {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = lines.clone();
         let logger = Arc::new(move |level, text: &str| kept.lock().unwrap().push((level, text.to_owned())));
         let config = NodeConfig { logger, ..config(Path::new("unused")) };
         let options = Options { new_member_id: [9; 16], ..Options::default() };
-        let Opened { log, recovered, .. } = open_log(&disk, options, &config).unwrap();
-        drop(log);
+        let opened = open_log(disk, options, &config).unwrap();
         let lines = lines.lock().unwrap().clone();
-        (recovered.identity.member_id, recovered.start.0, lines)
+        (opened, lines)
     }
 
     #[test]
@@ -318,6 +329,48 @@ mod tests {
     fn damage_that_certification_needs_gives_up_log() {
         let (id, begins, lines) = opened_with_damage(8);
         assert_eq!((id, begins), ([9; 16], 0));
+        let [(Level::Warn, line)] = &lines[..] else { panic!("{lines:?}") };
+        assert!(line.contains("cannot vouch for what it had acknowledged"), "{line}");
+    }
+
+    /// With two voters, this member the first, and the last record of the second segment damaged.
+    fn damaged_near_end(voters: &[u8]) -> MemDisk {
+        let voter = |n: &u8| MemberInfo {
+            id: Uuid([*n; 16]),
+            name: format!("n{n}"),
+            address: String::new(),
+            zone: 0,
+            role: Role::Voter,
+            wants_vote: true,
+            arbitrator: false,
+        };
+        let disk = log_of(4, Membership { members: voters.iter().map(voter).collect() });
+        let last = disk.contents(SECOND).unwrap().iter().rposition(|byte| *byte != 0).unwrap();
+        assert!(disk.corrupt(SECOND, last as u64, 1));
+        disk
+    }
+
+    #[test]
+    fn member_with_log_damaged_near_end_keeps_identity() {
+        let disk = damaged_near_end(&[1, 3]);
+        for is_first in [true, false] {
+            let (Opened { log, recovered, builder, .. }, lines) = opened(&disk);
+            drop(log);
+            disk.kill();
+            assert_eq!((recovered.identity.member_id, recovered.last.0), ([1; 16], 5));
+            let restored = builder.finish(Default::default()).unwrap();
+            assert_eq!(restored.former_end, Some(LogEnd { term: 1, index: 9 }));
+            assert_eq!(restored.last_index(), 5);
+            let [(Level::Warn, line)] = &lines[..] else { panic!("{lines:?}") };
+            assert_eq!(line.contains("lockstep.0000000000000002.log is corrupt at byte"), is_first, "{line}");
+            assert!(line.contains("The log had ended at index 9 of term 1"), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_voter_with_log_damaged_near_end_gives_it_up() {
+        let (Opened { recovered, .. }, lines) = opened(&damaged_near_end(&[1]));
+        assert_eq!(recovered.identity.member_id, [9; 16]);
         let [(Level::Warn, line)] = &lines[..] else { panic!("{lines:?}") };
         assert!(line.contains("cannot vouch for what it had acknowledged"), "{line}");
     }

@@ -2,7 +2,7 @@
 
 use super::harness::Lab;
 use crate::effect::{Effect, ReadFailure, ReadRequest};
-use lockstep_core::raft::{RestoreBuilder, Restored, Vote, WriteOp};
+use lockstep_core::raft::{LogEnd, RestoreBuilder, Restored, Vote, WriteOp};
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, Index};
 use std::collections::BTreeMap;
@@ -17,6 +17,8 @@ pub(super) struct Disk {
     base: Option<StateSnapshot>,
     vote: Vote,
     entries: BTreeMap<Index, Entry>,
+    /// Where the log ended before damage.
+    former_end: Option<LogEnd>,
     /// The ticket of the last write that is not synced.
     unsynced: Option<u64>,
     /// Reads to be answered once all writes so far are synced: the log's thread answers writes first.
@@ -60,7 +62,19 @@ impl Disk {
         for entry in self.entries.values() {
             builder.record(entry.index, entry.term, entry.body().clone()).expect("the next record");
         }
+        if let Some(former_end) = self.former_end {
+            builder.ended_at(former_end);
+        }
         builder.finish(self.vote)
+    }
+
+    /// Damage takes this many entries at the end of the log, which proves where it had ended.
+    pub(super) fn lose_end(&mut self, count: u64) {
+        let (index, last) = self.entries.last_key_value().expect("a log with entries");
+        let (end, first) = (LogEnd { term: last.term, index: *index }, index + 1 - count);
+        self.former_end = Some(end);
+        self.entries.split_off(&first);
+        self.vote = Vote { term: self.vote.term.max(end.term) + 1, voted_for: None };
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {

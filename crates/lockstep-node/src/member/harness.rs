@@ -325,6 +325,11 @@ impl Lab {
 
     /// A new process of the member begins with this disk. `starts`: how often its log was opened, as the disk says.
     pub(super) fn boot(&mut self, at: usize, disk: Disk, starts: u64) {
+        self.boot_at(at, disk, starts, Gtid::UNDEFINED);
+    }
+
+    /// The same, with a database at this position.
+    pub(super) fn boot_at(&mut self, at: usize, disk: Disk, starts: u64, position: Gtid) {
         self.stop(at);
         self.restarts += 1;
         let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
@@ -333,7 +338,7 @@ impl Lab {
         node.setup.starts = starts;
         let raft = Raft::new(node.setup.config(), disk.restored(), now);
         let me = Hello { incarnation: starts << 20, view_uuid, ..node.setup.hello.clone() };
-        let (position, log) = (Gtid::UNDEFINED, Uuid::NIL);
+        let log = Uuid::NIL;
         node.finished = Arc::new(AtomicI64::new(position.seqno));
         node.commits =
             Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: node.finished.clone() });

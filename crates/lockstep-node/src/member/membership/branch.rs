@@ -167,6 +167,16 @@ fn unfit(ctx: &Context, leaving: bool, late: bool) -> Option<Result<(), String>>
         ConnectionState::Running { primary: true, .. } => {
             return refuse("this member is in a primary component: no forced bootstrap is needed");
         }
+        ConnectionState::Connecting { args, .. }
+            if !is_position_of_log(ctx, args.position) && ctx.raft.former_end().is_some() =>
+        {
+            return refuse(&format!(
+                "this member's {} is ahead of its damaged log: give this command to a member whose log is whole. If there is \
+                 none, stop all members, move their lockstep.* files away, and start the one with the newest data with {}",
+                ctx.terms().data,
+                ctx.terms().new
+            ));
+        }
         ConnectionState::Connecting { args, .. } if !is_position_of_log(ctx, args.position) => {
             return refuse(&format!(
                 "this member's log cannot complete its {}: give this command to another member",

@@ -3,6 +3,8 @@
 pub(in crate::member) mod admission;
 pub(crate) mod branch;
 pub(in crate::member) mod connection_state;
+#[cfg(test)]
+mod damaged_log_tests;
 pub(in crate::member) mod disk_notes;
 pub(in crate::member) mod disk_progress;
 pub(in crate::member) mod health;
