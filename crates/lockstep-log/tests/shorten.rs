@@ -426,7 +426,7 @@ proptest! {
                 2 => disk.overwrite(&segment(number), at, &vec![xor; length]),
                 _ => {
                     let from = disk.contents(&segment(number)).unwrap();
-                    let start = (usize::from(xor) * 8) % (from.len() - length).max(1) & !7;
+                    let start = ((usize::from(xor) * 8) % (from.len() - length).max(1)) & !7;
                     disk.overwrite(&segment(number), at & !7, &from[start..start + length]);
                 }
             }
