@@ -481,22 +481,20 @@ impl<L: Log> Replica<L> {
     async fn publish(&self, result: &Compared) {
         let payload = Entry::Compared(result.clone()).encode();
         let (until, mut sent) = (Instant::now() + RESULT_WITHIN, None::<Instant>);
-        while Instant::now() < until {
-            let changed = self.changed();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+        self.until(|| {
             {
                 let state = self.lock();
                 if state.closing || state.verification.last() == Some(result) {
-                    return;
+                    return Some(());
                 }
             }
             if sent.is_none_or(|at| at.elapsed() >= RESULT_WITHIN / 3) {
                 let submitted = self.log().submit(payload.clone(), Box::new(|_| {}));
                 sent = submitted.ok().map(|()| Instant::now());
             }
-            let _ = tokio::time::timeout(LOOK, changed).await;
-        }
+            (Instant::now() >= until).then_some(())
+        })
+        .await;
     }
 
     /// The copies that can be compared.
@@ -536,17 +534,14 @@ impl<L: Log> Replica<L> {
         let mut again_after = self.log().compared_within() / AGAIN_AFTER;
         let (mut tried, mut asked) = (None::<Instant>, Instant::now());
         self.lock().verification.begin_step();
-        loop {
-            let changed = self.changed();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+        self.until(|| {
             let mut to_send = None;
             {
                 let mut state = self.lock();
                 if let Some(member) = state.verification.own.as_ref().and_then(|own| own.overtaken_by) {
                     drop(state);
                     let name = self.log().name_of(&member);
-                    return Err(format!("{ONE_AT_A_TIME}; the other one runs on {name}"));
+                    return Some(Err(format!("{ONE_AT_A_TIME}; the other one runs on {name}")));
                 }
                 if let Some(answers) = state.verification.complete(copies) {
                     let unread = answers.iter().find(|(_, blocks)| blocks.is_empty());
@@ -555,23 +550,23 @@ impl<L: Log> Replica<L> {
                         Some((member, _)) => Err(*member),
                     };
                     drop(state);
-                    return answers.map_err(|member| {
+                    return Some(answers.map_err(|member| {
                         let name = self.log().name_of(&member);
                         format!(
                             "{name} cannot read bytes {offset} to {} of its device file: see its log",
                             offset + length - 1
                         )
-                    });
+                    }));
                 }
                 if state.closing {
-                    return Err("this member ends".into());
+                    return Some(Err("this member ends".into()));
                 }
                 if began.elapsed() >= self.log().compared_within() {
                     let missing = state.verification.missing(copies);
                     drop(state);
                     let names: Vec<String> =
                         missing.iter().map(|member| self.log().name_of(member)).collect();
-                    return Err(match names.is_empty() {
+                    return Some(Err(match names.is_empty() {
                         true => "the copies have not answered in time: see `lockstep status`, and try again"
                             .to_owned(),
                         false => format!(
@@ -580,7 +575,7 @@ impl<L: Log> Replica<L> {
                             names.join(", "),
                             began.elapsed().as_secs()
                         ),
-                    });
+                    }));
                 }
                 if tried.is_none_or(|at| at.elapsed() >= again_after) {
                     let token = state.controls.token();
@@ -588,26 +583,24 @@ impl<L: Log> Replica<L> {
                     to_send = Some(Entry::Verify { token, offset, length: length as u32 });
                 }
             }
-            if let Some(entry) = to_send {
-                match self.log().submit(entry.encode(), Box::new(|_| {})) {
-                    Ok(()) => {
-                        if tried.is_some() {
-                            again_after *= 2;
-                        }
-                        tried = Some(Instant::now());
-                    }
-                    // There is no majority: soon again.
-                    Err(_) => tokio::time::sleep(LOOK).await,
+            // Without a majority it is not sent, and tried again soon.
+            if let Some(entry) = to_send
+                && self.log().submit(entry.encode(), Box::new(|_| {})).is_ok()
+            {
+                if tried.is_some() {
+                    again_after *= 2;
                 }
+                tried = Some(Instant::now());
             }
             if asked.elapsed() >= Duration::from_secs(1) {
                 asked = Instant::now();
                 if !go_on() {
-                    return Err(CANCELLED.into());
+                    return Some(Err(CANCELLED.into()));
                 }
             }
-            let _ = tokio::time::timeout(LOOK, changed).await;
-        }
+            None
+        })
+        .await
     }
 }
 

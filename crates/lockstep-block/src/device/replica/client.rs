@@ -42,16 +42,11 @@ impl<L: Log> Export for Replica<L> {
         self.until_caught_up().await.map_err(|text| Refusal::new(RefusalKind::Policy, text))?;
         let until = self.now() + CONTROL_TIMEOUT;
         for _ in 0..ATTACH_TRIES {
-            let way = loop {
-                let changed = self.0.changed.notified();
-                tokio::pin!(changed);
-                changed.as_mut().enable();
-                match self.way(wanted, peer)? {
-                    Way::Wait if self.now() < until => self.look(changed).await,
-                    way => break way,
-                }
-            };
-            match way {
+            let decided = self.until(|| match self.way(wanted, peer) {
+                Ok(Way::Wait) if self.now() < until => None,
+                way => Some(way),
+            });
+            match decided.await? {
                 Way::Join(epoch) => {
                     return Ok(ReplicaAttachment { replica: self.clone(), epoch, left: false });
                 }
@@ -216,31 +211,30 @@ impl<L: Log> ReplicaAttachment<L> {
     async fn until(&self, ready: impl Fn(&mut State) -> bool) -> Result<(), IoError> {
         let began = self.replica.now();
         let timeout = self.shared().config.timeout;
-        loop {
-            let changed = self.shared().changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            {
+        self.replica
+            .until(|| {
                 let mut state = self.replica.lock();
-                state.session(self.epoch)?;
+                if let Err(error) = state.session(self.epoch) {
+                    return Some(Err(error));
+                }
                 if ready(&mut state) {
-                    return Ok(());
+                    return Some(Ok(()));
                 }
-                if !timeout.is_zero() && self.replica.now().duration_since(began) >= timeout {
-                    let text = format!(
-                        "a flush has taken longer than block.timeout ({} s): this attachment has ended",
-                        timeout.as_secs()
-                    );
-                    let is_forgotten = self.shared().failpoints.is_active(Failpoint::FailedFlushForgotten);
-                    let ended = if is_forgotten { None } else { state.fail_session(text.clone()) };
-                    drop(state);
-                    self.replica.wake();
-                    drop(ended);
-                    return Err(IoError::Io(text.into()));
+                if timeout.is_zero() || self.replica.now().duration_since(began) < timeout {
+                    return None;
                 }
-            }
-            self.replica.look(changed).await;
-        }
+                let text = format!(
+                    "a flush has taken longer than block.timeout ({} s): this attachment has ended",
+                    timeout.as_secs()
+                );
+                let is_forgotten = self.shared().failpoints.is_active(Failpoint::FailedFlushForgotten);
+                let ended = if is_forgotten { None } else { state.fail_session(text.clone()) };
+                drop(state);
+                self.replica.wake();
+                drop(ended);
+                Some(Err(IoError::Io(text.into())))
+            })
+            .await
     }
 
     /// Waits until the log has this entry as durably as the policy asks.
@@ -289,35 +283,31 @@ impl<L: Log> ReplicaAttachment<L> {
         }
         // Copied here: not under the lock.
         let mut runs = Some(Overlay::chunks(run));
-        let mut number = 0;
         let cache = self.shared().config.cache;
-        loop {
-            let changed = self.shared().changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            {
-                let mut state = self.replica.lock();
-                state.session(self.epoch)?;
-                if state.memory() < cache
-                    && let Some(runs) = runs.take()
-                {
-                    runs.into_iter().for_each(|run| state.overlay.write(run));
-                    state.dirty_since.get_or_insert(self.replica.now());
-                    if fua {
-                        number = state.seal(&range);
-                    }
-                    if state.overlay.dirty() >= cache / 8 {
-                        self.shared().work.notify_all();
-                    }
-                    break;
-                }
-                // The cache is full: all of it must go to the log, and from there to the file.
-                state.seal(&(0..u64::MAX));
+        let written = self.replica.until(|| {
+            let mut state = self.replica.lock();
+            if let Err(error) = state.session(self.epoch) {
+                return Some(Err(error));
             }
+            if state.memory() < cache
+                && let Some(runs) = runs.take()
+            {
+                runs.into_iter().for_each(|run| state.overlay.write(run));
+                state.dirty_since.get_or_insert(self.replica.now());
+                let number = if fua { state.seal(&range) } else { 0 };
+                if state.overlay.dirty() >= cache / 8 {
+                    self.shared().work.notify_all();
+                }
+                return Some(Ok(number));
+            }
+            // The cache is full: all of it must go to the log, and from there to the file.
+            state.seal(&(0..u64::MAX));
+            drop(state);
             self.replica.send();
             self.shared().work.notify_all();
-            self.replica.look(changed).await;
-        }
+            None
+        });
+        let number = written.await?;
         if fua {
             self.durable(number).await?;
         }
@@ -490,14 +480,12 @@ impl<L: Log> Attachment for ReplicaAttachment<L> {
         // The thread that submits sends it until the log has decided, also after this task.
         self.replica.wake();
         let until = self.replica.now() + CONTROL_TIMEOUT;
-        while self.replica.now() < until {
-            let changed = self.shared().changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if !self.replica.lock().session(self.epoch).is_ok_and(|session| session.is_detaching()) {
-                return;
-            }
-            self.replica.look(changed).await;
-        }
+        self.replica
+            .until(|| {
+                let mut state = self.replica.lock();
+                let goes_on = state.session(self.epoch).is_ok_and(|session| session.is_detaching());
+                (!goes_on || self.replica.now() >= until).then_some(())
+            })
+            .await;
     }
 }

@@ -25,7 +25,6 @@ use crate::export::{IoError, Peer};
 use bytes::Bytes;
 use lockstep_core::{Gtid, MemberId, Seqno, Uuid};
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -353,9 +352,18 @@ impl<L: Log> Replica<L> {
         self.0.work.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// As [`Replica::wait`], for tasks.
-    pub(super) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
-        self.0.changed.notified()
+    /// Calls `look` until it has a result: at once, after each change, and every [`LOOK`]. For tasks.
+    pub(super) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        loop {
+            // A change after this line counts, also before the wait begins.
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(found) = look() {
+                return found;
+            }
+            wait(&*self.0.environment, LOOK, changed).await;
+        }
     }
 
     pub(super) fn file(&self) -> &DeviceFile {
@@ -374,11 +382,6 @@ impl<L: Log> Replica<L> {
     /// µs since 1970.
     pub(super) fn clock(&self) -> u64 {
         self.0.environment.wall()
-    }
-
-    /// Waits for a change, but not for long.
-    async fn look(&self, changed: impl Future<Output = ()>) {
-        wait(&*self.0.environment, LOOK, changed).await;
     }
 
     /// The log that it uses.
@@ -483,22 +486,17 @@ impl<L: Log> Replica<L> {
     /// It takes too long, or the copy is not whole: a text for people.
     pub async fn until_caught_up(&self) -> Result<(), String> {
         let until = self.now() + CONTROL_TIMEOUT;
-        loop {
-            let changed = self.0.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            {
-                let state = self.lock();
-                state.wholeness.check()?;
-                if state.caught_up {
-                    return Ok(());
-                }
-                if state.closing || self.now() >= until {
-                    return Err(BEHIND.into());
-                }
+        self.until(|| {
+            let state = self.lock();
+            if let Err(text) = state.wholeness.check() {
+                return Some(Err(text));
             }
-            self.look(changed).await;
-        }
+            if state.caught_up {
+                return Some(Ok(()));
+            }
+            (state.closing || self.now() >= until).then(|| Err(BEHIND.into()))
+        })
+        .await
     }
 
     /// Takes the next committed entry. Waits while the overlay is full of writes that are not on the device file.

@@ -210,17 +210,14 @@ impl<L: Log> Replica<L> {
         let payload = entry.encode();
         let until = self.now() + CONTROL_TIMEOUT;
         let (mut sent_at, mut unusable_since) = (None::<Instant>, None);
-        loop {
-            let changed = self.0.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+        self.until(|| {
             {
                 let mut state = self.lock();
                 if let Some(outcome) = state.controls.take(token) {
-                    return Ok(outcome);
+                    return Some(Ok(outcome));
                 }
                 if state.closing {
-                    return Err("the server ends".into());
+                    return Some(Err("the server ends".into()));
                 }
             }
             let now = self.now();
@@ -228,7 +225,7 @@ impl<L: Log> Replica<L> {
             match &unusable {
                 None => unusable_since = None,
                 Some(text) if now.duration_since(*unusable_since.get_or_insert(now)) >= CONTROL_UNUSABLE => {
-                    return Err(format!("{text}. {}", waiting.effect()));
+                    return Some(Err(format!("{text}. {}", waiting.effect())));
                 }
                 Some(_) => {}
             }
@@ -237,14 +234,11 @@ impl<L: Log> Replica<L> {
                 waiting.was_sent = true;
                 sent_at = Some(now);
             }
-            if now >= until {
-                return Err(format!(
-                    "the log has not answered in time: this member lags. {}",
-                    waiting.effect()
-                ));
-            }
-            self.look(changed).await;
-        }
+            (now >= until).then(|| {
+                Err(format!("the log has not answered in time: this member lags. {}", waiting.effect()))
+            })
+        })
+        .await
     }
 
     /// Why the log takes no entry of this member now, for people.
