@@ -95,7 +95,7 @@ impl<L: Log> Replica<L> {
             let before = seen.epoch;
             tried = Some(before);
             let outcome = tokio::select! {
-                outcome = self.control(None, |token| Entry::Promote { before, token }) => outcome.ok(),
+                outcome = self.control(|token| Entry::Promote { before, token }) => outcome.ok(),
                 () = self.until_owner_is_back(before) => None,
             };
             if let Some(outcome) = outcome.filter(|outcome| outcome.accepted) {

@@ -228,7 +228,9 @@ impl Group {
                 process.next += 1;
                 moved = true;
             }
-            process.replica.caught_up();
+            if !self.wire.cut.load(Ordering::SeqCst) {
+                process.replica.caught_up();
+            }
         }
         moved
     }
@@ -1095,6 +1097,47 @@ fn promotion_and_attach_without_majority_send_nothing() {
     let client = group.attach(1, "disk").unwrap();
     group.write(&client, 0, 1, 4096);
     group.flush(&client);
+}
+
+#[test]
+fn restart_without_majority_refuses_clients_with_the_reason() {
+    let mut group = Group::new("restart-cut-off", 2);
+    group.wire.cut.store(true, Ordering::SeqCst);
+    group.kill(0);
+    group.start(0);
+    let replica = group.replica(0);
+    let waits = replica.waits_for().expect("it has not caught up");
+    assert!(waits.contains("no majority"), "{waits}");
+    let began = Instant::now();
+    let text = group.attach(0, "disk").err().expect("no majority");
+    assert!(text.contains("no majority"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    group.wire.cut.store(false, Ordering::SeqCst);
+    group.attach(0, "disk").unwrap();
+    assert_eq!(replica.waits_for(), None);
+}
+
+#[test]
+fn attach_behind_a_leaving_client_without_majority_says_why() {
+    let mut group = Group::new("leaving-cut-off", 2);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 4096);
+    group.wire.cut.store(true, Ordering::SeqCst);
+    let attachment = Arc::try_unwrap(client.0).unwrap();
+    let detach = group.runtime.spawn(async move { attachment.detach().await });
+    let replica = group.replica(0);
+    wait("the client is leaving", || {
+        replica.status().session.is_some_and(|session| session.connections == 0)
+    });
+    let began = Instant::now();
+    let text = group.attach(0, "disk").err().expect("the client before has not left");
+    assert!(text.contains("is leaving") && text.contains("no majority"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    group.wire.cut.store(false, Ordering::SeqCst);
+    let client = group.attach(0, "disk").unwrap();
+    assert_eq!(group.replica(0).status().attachments.epoch(), 2, "the first attachment has ended in order");
+    group.detach(client);
+    assert!(detach.is_finished());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::super::extent_map::{Content, Run};
 use super::super::failpoints::Failpoint;
 use super::super::file::DeviceFile;
 use super::super::overlay::{Overlay, Part};
-use super::{ATTACH_TRIES, CONTROL_TIMEOUT, Log, NO_SIZE, Replica, Shared, State};
+use super::{ATTACH_TIMEOUT, ATTACH_TRIES, CONTROL_TIMEOUT, Log, NO_SIZE, Replica, Shared, State, Unusable};
 use crate::export::{Attachment, Description, Export, Extent, IoError, Peer, Refusal, RefusalKind};
 use bytes::{Bytes, BytesMut};
 use std::future::Future;
@@ -31,7 +31,13 @@ impl<L: Log> Export for Replica<L> {
         let state = self.lock();
         // A copy that is not whole does not know the device's size either.
         state.wholeness.check().map_err(|text| Refusal::new(RefusalKind::Policy, text))?;
-        match state.attachments.size() {
+        let (size, has_caught_up) = (state.attachments.size(), state.caught_up);
+        drop(state);
+        match size {
+            // The log may have given it one.
+            0 if !has_caught_up => {
+                Err(Refusal::new(RefusalKind::Policy, self.waits_for().unwrap_or_default()))
+            }
             0 => Err(Refusal::new(RefusalKind::Policy, NO_SIZE)),
             size => Ok(Description::new(size)),
         }
@@ -39,28 +45,34 @@ impl<L: Log> Export for Replica<L> {
 
     async fn attach(&self, name: &str, peer: &Peer) -> Result<ReplicaAttachment<L>, Refusal> {
         let wanted = self.epoch_of(name)?;
-        self.until_caught_up().await.map_err(|text| Refusal::new(RefusalKind::Policy, text))?;
-        let until = self.now() + CONTROL_TIMEOUT;
+        let refuse = |text: String| Refusal::new(RefusalKind::Policy, text);
+        let until = self.now() + ATTACH_TIMEOUT;
+        self.caught_up_by(until).await.map_err(refuse)?;
         for _ in 0..ATTACH_TRIES {
+            let mut unusable = Unusable::default();
             let decided = self.until(|| match self.way(wanted, peer) {
-                Ok(Way::Wait) if self.now() < until => None,
+                Ok(Way::Wait(why)) => {
+                    let now = self.now();
+                    match unusable.step(self.unusable(), now) {
+                        Some(text) => Some(Ok(Way::Wait(format!("{why}: {text}")))),
+                        None => (now >= until).then(|| Ok(Way::Wait(format!("{why}: try again")))),
+                    }
+                }
                 way => Some(way),
             });
             match decided.await? {
                 Way::Join(epoch) => {
                     return Ok(ReplicaAttachment { replica: self.clone(), epoch, left: false });
                 }
-                Way::Wait => break,
+                Way::Wait(text) => return Err(refuse(text)),
                 Way::Begin { before, promoted } => {
                     let (name, peer) = (peer.to_string(), *peer);
                     let entry = |token| Entry::Attach { before, peer: name, promoted, token };
-                    let decided = self.control(Some(peer), entry).await;
-                    decided.map_err(|text| Refusal::new(RefusalKind::Policy, text))?;
+                    self.control_by(until, Some(peer), entry).await.map_err(refuse)?;
                 }
             }
         }
-        let text = "the device changes hands at the same time: try again";
-        Err(Refusal::new(RefusalKind::Policy, text))
+        Err(refuse("the device changes hands at the same time: try again".into()))
     }
 }
 
@@ -70,8 +82,8 @@ enum Way {
     Join(u64),
     /// An attachment begins.
     Begin { before: u64, promoted: bool },
-    /// The last client is leaving, or the primary before a promotion may still answer.
-    Wait,
+    /// The last client is leaving, or the primary before a promotion may still answer: a text for people.
+    Wait(String),
 }
 
 impl<L: Log> Replica<L> {
@@ -117,7 +129,10 @@ impl<L: Log> Replica<L> {
                 return refuse(format!("{} is attached, in epoch {epoch}: {promote}", session.peer()));
             }
             if session.is_leaving() {
-                return Ok(Way::Wait);
+                return Ok(Way::Wait(format!(
+                    "{} is leaving, and the log does not have the end of its attachment yet",
+                    session.peer()
+                )));
             }
             session.connected();
             return Ok(Way::Join(epoch));
@@ -160,7 +175,7 @@ impl<L: Log> Replica<L> {
                 && self.now().duration_since(state.promoted_at) < log.confirmed_for()
                 && !self.0.failpoints.is_active(Failpoint::PromotedAtOnce) =>
             {
-                Ok(Way::Wait)
+                Ok(Way::Wait("the primary before may still answer for a moment".into()))
             }
             None => Ok(Way::Begin { before: epoch, promoted }),
         }

@@ -69,6 +69,11 @@ pub trait Log: Send + Sync + 'static {
         self.is_live()
     }
 
+    /// What this member waits for while it belongs to no majority, for people.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
+
     /// Whether entries of this member may be refused although there is a majority, and why, for people: under a weak policy
     /// only the leader writes.
     fn refusal(&self) -> Option<String>;

@@ -53,6 +53,11 @@ struct Tag {
 
 /// How long a control entry may take.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a command or an attach waits while the log takes no entry of this member.
+const UNUSABLE_MAX: Duration = Duration::from_secs(10);
+/// How long an attach may take. It is less than the handshake may take ([`crate::nbd::ServerConfig`]), so that the client gets the
+/// reason.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often an attach tries again whose entry came too late.
 const ATTACH_TRIES: usize = 5;
 
@@ -105,6 +110,22 @@ pub struct SessionStatus {
     pub uncommitted: usize,
     /// Why it has ended.
     pub failure: Option<String>,
+}
+
+/// Measures for how long the log has taken no entry of this member.
+#[derive(Debug, Default)]
+struct Unusable {
+    since: Option<Instant>,
+}
+
+impl Unusable {
+    /// `reason`: why the log takes none now. Returns it once there has been one for [`UNUSABLE_MAX`].
+    fn step(&mut self, reason: Option<String>, now: Instant) -> Option<String> {
+        if reason.is_none() {
+            self.since = None;
+        }
+        reason.filter(|_| now.duration_since(*self.since.get_or_insert(now)) >= UNUSABLE_MAX)
+    }
 }
 
 /// The memory of an attachment that has ended. It may be as large as the cache, so it is freed without the lock.
@@ -485,18 +506,45 @@ impl<L: Log> Replica<L> {
     /// # Errors
     /// It takes too long, or the copy is not whole: a text for people.
     pub async fn until_caught_up(&self) -> Result<(), String> {
-        let until = self.now() + CONTROL_TIMEOUT;
+        self.caught_up_by(self.now() + CONTROL_TIMEOUT).await
+    }
+
+    async fn caught_up_by(&self, until: Instant) -> Result<(), String> {
+        let mut cut_off = Unusable::default();
         self.until(|| {
-            let state = self.lock();
-            if let Err(text) = state.wholeness.check() {
-                return Some(Err(text));
+            {
+                let state = self.lock();
+                if let Err(text) = state.wholeness.check() {
+                    return Some(Err(text));
+                }
+                if state.caught_up {
+                    return Some(Ok(()));
+                }
+                if state.closing {
+                    return Some(Err("the server ends".into()));
+                }
             }
-            if state.caught_up {
-                return Some(Ok(()));
+            let now = self.now();
+            match cut_off.step(self.no_majority(), now) {
+                Some(text) => Some(Err(text)),
+                None => (now >= until).then(|| Err(BEHIND.into())),
             }
-            (state.closing || self.now() >= until).then(|| Err(BEHIND.into()))
         })
         .await
+    }
+
+    /// Why this member has not caught up with the log since its process began, and so takes no client. `None`: it has.
+    pub fn waits_for(&self) -> Option<String> {
+        let has_caught_up = self.lock().caught_up;
+        (!has_caught_up).then(|| self.no_majority().unwrap_or_else(|| BEHIND.into()))
+    }
+
+    /// That no majority answers, and for whom this member waits; `None`: one does.
+    fn no_majority(&self) -> Option<String> {
+        (!self.0.log.has_majority()).then(|| match self.0.log.waits_for() {
+            Some(why) => format!("no majority of the members answers ({why})"),
+            None => "no majority of the members answers: look at `lockstep status`".into(),
+        })
     }
 
     /// Takes the next committed entry. Waits while the overlay is full of writes that are not on the device file.

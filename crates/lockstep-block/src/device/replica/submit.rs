@@ -4,7 +4,9 @@ use super::super::attachments::Holder;
 use super::super::controls::Outcome;
 use super::super::entry::Entry;
 use super::super::session::ToSend;
-use super::{ATTACH_TRIES, CONTROL_TIMEOUT, Closes, LOOK, Log, NO_SIZE, Notice, Replica, State, Tag};
+use super::{
+    ATTACH_TRIES, CONTROL_TIMEOUT, Closes, LOOK, Log, NO_SIZE, Notice, Replica, State, Tag, Unusable,
+};
 use crate::export::Peer;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,8 +18,6 @@ const DIRTY_MAX: Duration = Duration::from_secs(1);
 const SUBMIT_LOOK: Duration = Duration::from_millis(20);
 /// A control entry that may be lost is sent again after this time: at most one of them is accepted.
 const CONTROL_AGAIN: Duration = Duration::from_secs(2);
-/// How long a control entry waits while there is no majority, or while only another member's clients may write.
-const CONTROL_UNUSABLE: Duration = Duration::from_secs(10);
 /// The least data under way to the log.
 const WINDOW_MIN: u64 = 4 << 20;
 /// The most data under way to the log. A line of 1 Gbit/s and 85 ms holds 10 MB. With much more, the log takes so long to commit
@@ -171,12 +171,22 @@ impl<L: Log> Replica<L> {
         }
     }
 
-    /// Sends a control entry, and waits for its outcome. Nothing is sent while there is no majority.
+    /// As [`Replica::control_by`], for as long as a command may take.
+    pub(in crate::device) async fn control(
+        &self,
+        entry: impl FnOnce(u64) -> Entry,
+    ) -> Result<Outcome, String> {
+        self.control_by(self.now() + CONTROL_TIMEOUT, None, entry).await
+    }
+
+    /// Sends a control entry, and waits for its outcome until this time. Nothing is sent while there is no majority. `peer`: the
+    /// client, if the entry is an attach.
     ///
     /// # Errors
     /// There was none in time. The text is for people. An entry that was sent may be accepted later.
-    pub(in crate::device) async fn control(
+    pub(super) async fn control_by(
         &self,
+        until: Instant,
         peer: Option<Peer>,
         entry: impl FnOnce(u64) -> Entry,
     ) -> Result<Outcome, String> {
@@ -208,8 +218,7 @@ impl<L: Log> Replica<L> {
             self.lock().promotions.insert(token);
         }
         let payload = entry.encode();
-        let until = self.now() + CONTROL_TIMEOUT;
-        let (mut sent_at, mut unusable_since) = (None::<Instant>, None);
+        let (mut sent_at, mut unusable_for) = (None::<Instant>, Unusable::default());
         self.until(|| {
             {
                 let mut state = self.lock();
@@ -222,15 +231,12 @@ impl<L: Log> Replica<L> {
             }
             let now = self.now();
             let unusable = self.unusable();
-            match &unusable {
-                None => unusable_since = None,
-                Some(text) if now.duration_since(*unusable_since.get_or_insert(now)) >= CONTROL_UNUSABLE => {
-                    return Some(Err(format!("{text}. {}", waiting.effect())));
-                }
-                Some(_) => {}
+            let is_usable = unusable.is_none();
+            if let Some(text) = unusable_for.step(unusable, now) {
+                return Some(Err(format!("{text}. {}", waiting.effect())));
             }
             let is_due = sent_at.is_none_or(|at| now.duration_since(at) >= CONTROL_AGAIN);
-            if unusable.is_none() && is_due && self.0.log.submit(payload.clone(), Box::new(|_| {})).is_ok() {
+            if is_usable && is_due && self.0.log.submit(payload.clone(), Box::new(|_| {})).is_ok() {
                 waiting.was_sent = true;
                 sent_at = Some(now);
             }
@@ -242,11 +248,8 @@ impl<L: Log> Replica<L> {
     }
 
     /// Why the log takes no entry of this member now, for people.
-    fn unusable(&self) -> Option<String> {
-        match self.0.log.has_majority() {
-            true => self.0.log.refusal(),
-            false => Some("no majority of the members answers: look at `lockstep status`".into()),
-        }
+    pub(super) fn unusable(&self) -> Option<String> {
+        self.no_majority().or_else(|| self.0.log.refusal())
     }
 
     /// Whether [`Replica::promote`] would be refused, whichever member leads: before leadership moves here.
@@ -305,7 +308,7 @@ impl<L: Log> Replica<L> {
                 // An attachment of this member ends once the log has accepted the promotion, as one elsewhere does.
                 state.attachments.epoch()
             };
-            let outcome = self.control(None, |token| Entry::Promote { before, token }).await?;
+            let outcome = self.control(|token| Entry::Promote { before, token }).await?;
             if outcome.accepted {
                 return Ok(outcome.epoch);
             }
@@ -331,7 +334,7 @@ impl<L: Log> Replica<L> {
             if let Some(text) = self.0.log.refusal() {
                 return Err(text);
             }
-            if self.control(None, |token| Entry::Resize { before, size, token }).await?.accepted {
+            if self.control(|token| Entry::Resize { before, size, token }).await?.accepted {
                 return Ok(());
             }
         }
