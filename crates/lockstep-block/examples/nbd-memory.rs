@@ -6,7 +6,7 @@ mod memory;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use lockstep_block::nbd::{Listen, Server, ServerConfig};
+use lockstep_block::nbd::{Listen, Places, Server, ServerConfig};
 use lockstep_block::{Attachment, Description, Export, Extent, IoError, Peer, Refusal, RefusalKind};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,9 +28,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     builder.enable_all().build()?.block_on(async {
         let device = memory::Memory::new("memory", Description::new(size.parse::<u64>()? << 20));
-        let mut config = ServerConfig::new(vec![listen]);
-        config.log = std::sync::Arc::new(|line| eprintln!("{line}"));
-        let _server = Server::start(config, device).await?;
+        let log = std::sync::Arc::new(|line: &str| eprintln!("{line}"));
+        let config = ServerConfig { log, ..ServerConfig::default() };
+        let _server = Server::start(config, Places::take(&[listen])?, device)?;
         std::future::pending().await
     })
 }

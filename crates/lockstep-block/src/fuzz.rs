@@ -122,11 +122,13 @@ fn requests_of_a_connection() {
 fn connections() {
     let device = Memory::new("disk", Description::new(1 << 20));
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let mut config = ServerConfig::new(Vec::new());
-    config.max_requests = 8;
-    config.max_connection_bytes = 1 << 20;
-    config.handshake_timeout = Duration::from_secs(1);
-    config.stall_timeout = Duration::from_secs(1);
+    let config = ServerConfig {
+        max_requests: 8,
+        max_connection_bytes: 1 << 20,
+        handshake_timeout: Duration::from_secs(1),
+        stall_timeout: Duration::from_secs(1),
+        ..ServerConfig::default()
+    };
     let service = Service::new(config, device.clone());
     let test = |input: &[u8]| {
         let before = (device.attached.load(Relaxed), device.detached.load(Relaxed));

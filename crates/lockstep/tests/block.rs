@@ -770,3 +770,5 @@ mod clone;
 mod founding;
 #[path = "block/resync.rs"]
 mod resync;
+#[path = "block/starts.rs"]
+mod starts;

@@ -7,7 +7,8 @@
 //! | `request` | decodes requests and checks them; no I/O |
 //! | `reply` | encodes replies, and queues them; no I/O |
 //! | `connection` | the transmission phase over any stream |
-//! | [`server`] | listens; one task for each connection |
+//! | [`places`] | sockets and lock files |
+//! | [`server`] | accepts; one task for each connection |
 //! | [`status`] | the list of connections |
 //! | [`tls`] | certificate and key |
 //!
@@ -27,6 +28,7 @@ mod connection;
 pub(crate) mod handshake;
 #[cfg(test)]
 pub(crate) mod memory;
+pub mod places;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub mod server;
@@ -36,5 +38,6 @@ mod tests;
 pub(crate) mod wire;
 
 pub use lockstep_net::tls::acceptor::{AcceptorError as TlsError, AcceptorFiles as TlsFiles, TlsAcceptor};
-pub use server::{Listen, Server, ServerConfig};
+pub use places::{Listen, Places};
+pub use server::{Server, ServerConfig};
 pub use status::{ConnectionStatus, Connections, Log};

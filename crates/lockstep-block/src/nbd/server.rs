@@ -3,13 +3,11 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::TlsAcceptor;
 use super::connection::{End, Limits, Transmission};
 use super::handshake::{Handshake, Step, TlsMode};
+use super::places::{Places, SocketFile, Taken};
 use super::reply::Output;
 use super::request::{Decoder, Rules};
 use super::status::{Connections, Counters, Log, Registered};
@@ -30,33 +29,15 @@ use crate::export::{Export, Peer};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that are received at once during the handshake.
 const HANDSHAKE_RECEIVE: usize = 4 << 10;
-/// The longest path of a Unix socket in bytes.
-const UNIX_PATH_MAX: usize = 107;
 /// Probes of a silent client at TCP: after 30 s, three times.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(30))
     .with_interval(Duration::from_secs(10))
     .with_retries(3);
 
-/// Where a server listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Listen {
-    /// An address. Port 0 takes a free one.
-    Tcp(SocketAddr),
-    /// A Unix socket with these permissions.
-    Unix {
-        /// Its path. A socket that nobody listens at is replaced.
-        path: PathBuf,
-        /// Its permissions, such as `0o660`.
-        mode: u32,
-    },
-}
-
 /// How a server serves.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Where it listens: at least one place.
-    pub listen: Vec<Listen>,
     /// The certificate for connections with TLS; `None`: TLS is not offered.
     pub tls: Option<Arc<TlsAcceptor>>,
     /// Whether a connection without TLS is refused.
@@ -82,15 +63,13 @@ pub struct ServerConfig {
 
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerConfig").field("listen", &self.listen).finish_non_exhaustive()
+        f.debug_struct("ServerConfig").finish_non_exhaustive()
     }
 }
 
-impl ServerConfig {
-    /// The defaults, for these places.
-    pub fn new(listen: Vec<Listen>) -> ServerConfig {
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
         ServerConfig {
-            listen,
             tls: None,
             require_tls: false,
             max_connections: 64,
@@ -144,28 +123,17 @@ impl<E> Service<E> {
 }
 
 impl Server {
-    /// Listens and serves this export, on the current runtime of tokio.
+    /// Serves this export at these places, on the current runtime of tokio.
     ///
     /// # Errors
-    /// An error of the system if it cannot listen. It names the place.
-    pub async fn start<E: Export>(config: ServerConfig, export: E) -> io::Result<Server> {
+    /// An error of the system.
+    pub fn start<E: Export>(config: ServerConfig, places: Places, export: E) -> io::Result<Server> {
         let service = Arc::new(Service::new(config, export));
-        let mut bound = Vec::new();
-        for place in &service.config.listen {
-            bound.push(Bound::bind(place).await.map_err(|error| at(place, &error))?);
-        }
+        let bound = places.0.into_iter().map(Bound::new).collect::<io::Result<Vec<_>>>()?;
         let addresses = bound.iter().filter_map(Bound::address).collect();
         let listeners = bound.into_iter().map(|bound| tokio::spawn(listen(service.clone(), bound))).collect();
         let (connections, stop) = (service.connections.clone(), service.stop.clone());
         Ok(Server { addresses, connections, stop, listeners })
-    }
-
-    /// Whether a server could listen at these places now. Nothing stays there.
-    ///
-    /// # Errors
-    /// Why not. The error names the place.
-    pub fn check(places: &[Listen]) -> io::Result<()> {
-        places.iter().try_for_each(|place| probe(place).map_err(|error| at(place, &error)))
     }
 
     /// Where it listens at TCP.
@@ -194,53 +162,10 @@ impl Drop for Server {
     }
 }
 
-fn name_of(place: &Listen) -> String {
-    match place {
-        Listen::Tcp(address) => address.to_string(),
-        Listen::Unix { path, .. } => path.display().to_string(),
-    }
-}
-
-fn at(place: &Listen, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot listen at {}: {error}", name_of(place)))
-}
-
-/// Takes a place for a moment, without listening: clients are refused as before.
-fn probe(place: &Listen) -> io::Result<()> {
-    match place {
-        Listen::Tcp(address) => {
-            let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
-            // As tokio's listener does: connections of a process before this one are no reason.
-            socket.set_reuse_address(true)?;
-            socket.bind(&(*address).into())
-        }
-        Listen::Unix { path, .. } => {
-            refuse_if_used(path)?;
-            let new = beside(path)?;
-            refuse_if_used(&new)?;
-            let _ = std::fs::remove_file(&new);
-            drop(std::os::unix::net::UnixListener::bind(&new)?);
-            std::fs::remove_file(&new)
-        }
-    }
-}
-
-/// The path where a Unix socket is made before it is renamed.
-fn beside(path: &Path) -> io::Result<PathBuf> {
-    let mut new = path.to_owned().into_os_string();
-    new.push(".new");
-    if new.len() > UNIX_PATH_MAX {
-        let most = UNIX_PATH_MAX - (new.len() - path.as_os_str().len());
-        let text = format!("the path has {} bytes, and may have {most} at most", path.as_os_str().len());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
-    Ok(new.into())
-}
-
 /// A socket that listens.
 enum Bound {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix { listener: UnixListener, _file: SocketFile },
 }
 
 /// An accepted connection.
@@ -250,57 +175,27 @@ enum Accepted {
 }
 
 impl Bound {
-    async fn bind(place: &Listen) -> io::Result<Bound> {
-        match place {
-            Listen::Tcp(address) => Ok(Bound::Tcp(TcpListener::bind(address).await?)),
-            Listen::Unix { path, mode } => {
-                refuse_if_used(path)?;
-                // Nobody can connect before the permissions are right, and the rename replaces an old socket.
-                let new = beside(path)?;
-                refuse_if_used(&new)?;
-                let _ = std::fs::remove_file(&new);
-                let listener = UnixListener::bind(&new)?;
-                std::fs::set_permissions(&new, std::fs::Permissions::from_mode(*mode))?;
-                std::fs::rename(&new, path)?;
-                Ok(Bound::Unix(listener, path.clone()))
+    fn new(taken: Taken) -> io::Result<Bound> {
+        Ok(match taken {
+            Taken::Tcp(listener) => Bound::Tcp(TcpListener::from_std(listener)?),
+            Taken::Unix(listener, file) => {
+                Bound::Unix { listener: UnixListener::from_std(listener)?, _file: file }
             }
-        }
+        })
     }
 
     fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(..) => None,
+            Self::Unix { .. } => None,
         }
     }
 
     async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(listener) => listener.accept().await.map(|(stream, from)| Accepted::Tcp(stream, from)),
-            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
         }
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // Another program may have removed it.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// An error if a server listens at this path, or if something else than a socket is there.
-fn refuse_if_used(path: &Path) -> io::Result<()> {
-    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if !metadata.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file is there that is not a socket"));
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
     }
 }
 

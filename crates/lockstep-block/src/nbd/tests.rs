@@ -22,7 +22,7 @@ use super::request::tests::request;
 use super::request::{Decoder, Rules};
 use super::status::Counters;
 use super::wire::{CHUNK, SIMPLE_REPLY, command, option as number};
-use super::{Listen, Server, ServerConfig};
+use super::{Listen, Places, Server, ServerConfig};
 use crate::{Description, Export, Peer};
 
 const SIZE: u64 = 1 << 20;
@@ -306,9 +306,10 @@ impl Lab {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let device = Memory::new("disk", Description::new(SIZE));
-        let mut config = ServerConfig::new(vec![Listen::Unix { path: folder.join("socket"), mode: 0o600 }]);
+        let mut config = ServerConfig::default();
         change(&mut config);
-        let server = Server::start(config, device.clone()).await.unwrap();
+        let places = Places::take(&[Listen::Unix { path: folder.join("socket"), mode: 0o600 }]).unwrap();
+        let server = Server::start(config, places, device.clone()).unwrap();
         Lab { folder, device, server: Some(server) }
     }
 
@@ -397,26 +398,6 @@ async fn requests_may_follow_the_handshake_at_once() {
     let replies = 18 + 20 + (20 + 19) + 20 + (20 + 12) + (20 + 6) + (20 + 14) + 20;
     client.read(replies).await.unwrap();
     assert_eq!(client.chunk().await, (1, 7, vec![0; 24]));
-}
-
-#[tokio::test]
-async fn second_server_at_the_same_socket_is_refused() {
-    let lab = Lab::new("twice", |_| {}).await;
-    let path = lab.folder.join("socket");
-    let listen = |path: &std::path::Path| {
-        let config = ServerConfig::new(vec![Listen::Unix { path: path.to_owned(), mode: 0o600 }]);
-        Server::start(config, lab.device.clone())
-    };
-    let error = listen(&path).await.unwrap_err().to_string();
-    assert!(error.contains("another server"), "{error}");
-    let file = lab.folder.join("file");
-    std::fs::write(&file, "data").unwrap();
-    assert!(listen(&file).await.is_err());
-    assert_eq!(std::fs::read(&file).unwrap(), b"data");
-    // A socket that a killed server has left is replaced.
-    let old = lab.folder.join("old");
-    drop(std::os::unix::net::UnixListener::bind(&old).unwrap());
-    listen(&old).await.unwrap();
 }
 
 #[tokio::test]
@@ -569,35 +550,4 @@ proptest! {
             assert_eq!(device.lost.load(Relaxed), 1);
         });
     }
-}
-
-#[test]
-fn places_are_checked_without_taking_them() {
-    let dir = std::env::temp_dir().join(format!("lockstep-nbd-places-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).unwrap();
-    let unix = |path: std::path::PathBuf| Listen::Unix { path, mode: 0o600 };
-    let refused = |place: Listen| Server::check(&[place]).unwrap_err().to_string();
-    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = held.local_addr().unwrap();
-    let text = refused(Listen::Tcp(address));
-    assert!(text.contains(&format!("cannot listen at {address}: ")) && text.contains("in use"), "{text}");
-    drop(held);
-    let socket = dir.join("socket");
-    for _ in 0..2 {
-        Server::check(&[Listen::Tcp(address), unix(socket.clone())]).unwrap();
-    }
-    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing stays");
-    let long = dir.join("x".repeat(120));
-    assert!(refused(unix(long)).contains("at most"), "a socket's path is short");
-    assert!(refused(unix(dir.join("missing/socket"))).contains("cannot listen at"));
-    std::fs::write(&socket, b"somebody's data").unwrap();
-    assert!(refused(unix(socket.clone())).contains("not a socket"));
-    std::fs::remove_file(&socket).unwrap();
-    let other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    assert!(refused(unix(socket.clone())).contains("another server listens there"));
-    drop(other);
-    Server::check(&[unix(socket.clone())]).unwrap();
-    assert!(socket.exists(), "an old socket is replaced by the server only");
-    std::fs::remove_dir_all(&dir).unwrap();
 }

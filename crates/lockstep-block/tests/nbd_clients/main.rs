@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use lockstep_block::nbd::{Listen, Server, ServerConfig};
+use lockstep_block::nbd::{Listen, Places, Server, ServerConfig};
 use lockstep_block::{Attachment, Description, Export, Extent, IoError, Peer, Refusal, RefusalKind};
 use tokio::runtime::Runtime;
 
@@ -38,15 +38,19 @@ impl Lab {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let device = Memory::new("disk", description);
-        let mut config = ServerConfig::new(vec![
+        let places = Places::take(&[
             Listen::Unix { path: folder.join("socket"), mode: 0o600 },
             Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         ]);
-        config.log = std::sync::Arc::new(|line| eprintln!("server: {line}"));
+        let log = std::sync::Arc::new(|line: &str| eprintln!("server: {line}"));
+        let mut config = ServerConfig { log, ..ServerConfig::default() };
         change(&mut config);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let server = runtime.block_on(Server::start(config, device.clone())).unwrap();
+        let server = {
+            let _inside = runtime.enter();
+            Server::start(config, places.unwrap(), device.clone()).unwrap()
+        };
         let port = server.addresses()[0].port();
         Lab { folder, device, port, server: Some(server), runtime }
     }

@@ -11,7 +11,7 @@ use crate::signals::Signals;
 use crate::up::has_log;
 use lockstep_block::device::file::{DeviceFile, Position};
 use lockstep_block::device::{Config, Replica};
-use lockstep_block::nbd::{Connections, Server, ServerConfig, TlsAcceptor};
+use lockstep_block::nbd::{Connections, Places, Server, ServerConfig, TlsAcceptor};
 use lockstep_node::core::Uuid;
 use lockstep_node::{Delivery, FrontEnd, Level, Node, ViewInfo, ViewStatus};
 use std::path::Path;
@@ -56,7 +56,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         format!("cannot create the directory {}: {e}; name another with --dir", dir.display())
     })?;
     // Before anything is founded or written, but for the directory, in which a place may be.
-    Server::check(&settings.listen).map_err(|error| format!("{error}; see --listen"))?;
+    let places = Places::take(&settings.listen).map_err(|error| format!("{error}; see --listen"))?;
     let log = Arc::new(MessageLog::open(settings.plan.log.clone())?);
     let signals = Signals::block();
     let tls =
@@ -73,18 +73,21 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let position = if needs_state { Position::given_up() } else { position };
     let running: Arc<OnceLock<Running>> = Arc::default();
     let resync = ResyncSettings::new(&settings.plan, settings.resync_port, settings.resync_rate)?;
-    let Settings { plan, device, size, listen, require_tls, takeover, .. } = settings;
-    let mut server = ServerConfig::new(listen);
-    server.tls.clone_from(&tls);
-    server.require_tls = require_tls;
+    let Settings { plan, device, size, require_tls, takeover, .. } = settings;
     let lines = log.clone();
-    server.log = Arc::new(move |line| lines.write(Level::Info, line));
+    let server = ServerConfig {
+        tls: tls.clone(),
+        require_tls,
+        log: Arc::new(move |line| lines.write(Level::Info, line)),
+        ..ServerConfig::default()
+    };
     let member = Member {
         file,
         position: position.clone(),
         device,
         size,
         server,
+        places,
         dir,
         resync,
         given_up,
@@ -145,6 +148,7 @@ struct Member {
     device: Config,
     size: Option<u64>,
     server: ServerConfig,
+    places: Places,
     dir: std::path::PathBuf,
     resync: ResyncSettings,
     given_up: Option<Position>,
@@ -155,7 +159,8 @@ struct Member {
 impl Member {
     /// Takes the deliveries until they end.
     fn take(self, node: &Node, lines: &Arc<MessageLog>) -> Result<End, String> {
-        let Member { file, position, device, size, server, dir, resync, given_up, takeover, running } = self;
+        let Member { file, position, device, size, server, places, dir, resync, given_up, takeover, running } =
+            self;
         let log = NodeLog::new(node.clone(), lines.clone());
         let seed = u64::from_le_bytes(random()?);
         let replica = Replica::new(log, file, position, device, seed);
@@ -167,14 +172,14 @@ impl Member {
             .map_err(|error| format!("cannot start threads: {error}"))?;
         let (fails, failed) = start_threads(&replica)?;
         let resync = Resync::new(node.clone(), replica.clone(), lines.clone(), resync, given_up);
-        let places = server.listen.len();
-        let server =
-            runtime.block_on(Server::start(server, replica.clone())).map_err(|error| error.to_string())?;
+        let server = {
+            let _inside = runtime.enter();
+            Server::start(server, places, replica.clone()).map_err(|error| error.to_string())?
+        };
         let connections = server.connections().clone();
         let control =
             ControlSocket::start(&dir, replica.clone(), connections.clone(), runtime.handle().clone())?;
-        lines
-            .write(Level::Info, &format!("serves the export {} at {places} place(s)", replica.config().name));
+        lines.write(Level::Info, &format!("serves the export {}", replica.config().name));
         if let Some(size) = size {
             let (replica, lines) = (replica.clone(), lines.clone());
             runtime.spawn(async move { found(&replica, size, &lines).await });
