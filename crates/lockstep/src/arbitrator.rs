@@ -153,7 +153,7 @@ pub(crate) fn run(args: ArbitratorArgs) -> Result<ExitCode, String> {
         log: lockstep_node::core::Uuid::NIL,
         needs_state: false,
         hooks: Hooks::default(),
-        take: finish_deliveries,
+        begin: log_member::once_joined(finish_deliveries),
     };
     log_member::run(&plan, Arc::new(log), &signals, role)
 }

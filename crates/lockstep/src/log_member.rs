@@ -219,7 +219,7 @@ pub(crate) struct Hooks {
 }
 
 /// What the program does with its member.
-pub(crate) struct Role<T> {
+pub(crate) struct Role<B> {
     /// The kind of front end.
     pub(crate) front_end: FrontEnd,
     /// The position from which it takes the log's entries; undefined: none yet.
@@ -230,8 +230,9 @@ pub(crate) struct Role<T> {
     pub(crate) needs_state: bool,
     /// See [`Hooks`].
     pub(crate) hooks: Hooks,
-    /// Takes the deliveries, on a thread of its own, until they end.
-    pub(crate) take: T,
+    /// Called once the node runs, before it joins. Returns what takes the deliveries, once it has joined, on a thread of its own,
+    /// until they end.
+    pub(crate) begin: B,
 }
 
 /// Starts the member, joins the cluster, and runs until a signal or an error ends it. `signals` must have been blocked before
@@ -239,16 +240,17 @@ pub(crate) struct Role<T> {
 ///
 /// # Errors
 /// A text for people; it is in the log of messages as well.
-pub(crate) fn run<T>(
+pub(crate) fn run<B, T>(
     plan: &Plan,
     log: Arc<MessageLog>,
     signals: &Signals,
-    role: Role<T>,
+    role: Role<B>,
 ) -> Result<ExitCode, String>
 where
-    T: FnOnce(&Node) -> End + Send + 'static,
+    B: FnOnce(&Node) -> Result<T, String> + Send + 'static,
+    T: FnOnce(&Node) -> End,
 {
-    let Role { front_end, position, log: reached_with, needs_state, hooks, take } = role;
+    let Role { front_end, position, log: reached_with, needs_state, hooks, begin } = role;
     let Hooks { stats, status, reload, before_leave } = hooks;
     for note in plan.options.notes() {
         log.write(if note.warn { Level::Warn } else { Level::Info }, &note.text);
@@ -310,16 +312,12 @@ where
     };
     // This thread holds nothing that needs cleanup, so it may run until the process ends.
     std::thread::spawn(move || {
-        let joined = loop {
-            match receiver.connect(connect.clone()) {
-                // No member answers yet: retry until one does.
-                Err(NodeError::Timeout(_)) => {}
-                other => break other,
-            }
-        };
-        let end = match joined {
-            Ok(()) => take(&receiver),
-            Err(error) => End::Refused(error),
+        let end = match begin(&receiver) {
+            Ok(take) => match join(&receiver, &connect) {
+                Ok(()) => take(&receiver),
+                Err(error) => End::Refused(error),
+            },
+            Err(text) => End::Failed(text),
         };
         let _ = sender.send(end);
     });
@@ -362,6 +360,24 @@ where
         log.write(Level::Error, text);
     }
     outcome
+}
+
+/// [`Role::begin`] of a program that does nothing before its member has joined. `take` takes the deliveries.
+pub(crate) fn once_joined<T>(take: T) -> impl FnOnce(&Node) -> Result<T, String>
+where
+    T: FnOnce(&Node) -> End,
+{
+    move |_| Ok(take)
+}
+
+/// Joins the cluster, as soon as members answer.
+fn join(node: &Node, connect: &ConnectArgs) -> Result<(), NodeError> {
+    loop {
+        match node.connect(connect.clone()) {
+            Err(NodeError::Timeout(_)) => {}
+            other => return other,
+        }
+    }
 }
 
 /// Whether this delivery is the last one. A node that leaves normally delivers a last view first (`left`). Without that

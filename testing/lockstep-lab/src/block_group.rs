@@ -363,7 +363,7 @@ impl Group {
             seqno: status["seqno"].as_i64()?,
             written: status["written_seqno"].as_i64()?,
             size: status["size_bytes"].as_u64()?,
-            is_whole: status["resync"].is_null(),
+            is_whole: status["resync"].is_null() && status["waits_for"].is_null(),
         })
     }
 

@@ -132,10 +132,10 @@ pub(super) fn run(args: ArchiveArgs) -> Result<ExitCode, String> {
         log: lockstep_node::core::Uuid::NIL,
         needs_state: false,
         hooks: hooks(report),
-        take: move |node: &Node| {
+        begin: log_member::once_joined(move |node: &Node| {
             let mut copier = copier;
             take_deliveries(node, feed, &lines, &mut copier)
-        },
+        }),
     };
     log_member::run(&plan, log, &signals, role)
 }

@@ -82,7 +82,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         log: lockstep_node::core::Uuid::NIL,
         needs_state: false,
         hooks: hooks(report, accounts_file, accounts, tls),
-        take: move |node: &Node| take_deliveries(node, feed, &lines, &mut replicas),
+        begin: log_member::once_joined(move |node: &Node| take_deliveries(node, feed, &lines, &mut replicas)),
     };
     log_member::run(&plan, log, &signals, role)
 }

@@ -72,6 +72,10 @@ impl Log for NodeLog {
         self.node.is_primary()
     }
 
+    fn waits_for(&self) -> Option<String> {
+        self.node.status().own.waits_for.clone()
+    }
+
     fn refusal(&self) -> Option<String> {
         if self.node.may_originate() {
             return None;

@@ -58,6 +58,8 @@ pub(crate) struct BlockStatus {
     pub(crate) cache_bytes: u64,
     /// Entries of writes that are not committed.
     pub(crate) uncommitted: usize,
+    /// Why this member has not joined its group since its process began. Until then it refuses clients.
+    pub(crate) waits_for: Option<String>,
     /// Why the device file cannot be written now.
     pub(crate) trouble: Option<String>,
     /// The copy from or to another member, if there is one. Without it this member's copy is whole.
@@ -150,6 +152,7 @@ pub(super) fn status(replica: &Replica<NodeLog>, connections: Option<&Connection
         cached_bytes: found.cached,
         cache_bytes: replica.config().cache,
         uncommitted: session.map_or(0, |session| session.uncommitted),
+        waits_for: replica.waits_for(),
         resync: ResyncStatus::of(&found),
         trouble: found.trouble,
         compared: found.compared.as_ref().map(|compared| ComparedStatus::of(replica, compared)),
@@ -205,6 +208,9 @@ impl BlockStatus {
             self.dirty_bytes,
             self.uncommitted,
         );
+        if let Some(why) = &self.waits_for {
+            let _ = write!(out, "\nclients are refused until this member has joined: {why}");
+        }
         if let Some(trouble) = &self.trouble {
             let _ = write!(out, "\n{trouble}");
         }

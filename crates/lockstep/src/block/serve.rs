@@ -23,6 +23,8 @@ use tokio::runtime::Runtime;
 
 /// How long the loop waits for a delivery before it looks after the threads.
 const IDLE: Duration = Duration::from_millis(200);
+/// A member that has not joined by then says for what it waits.
+const JOINS_WITHIN: Duration = Duration::from_secs(2);
 /// Threads that serve clients.
 const WORKERS: usize = 2;
 /// How long a member that ends waits for its clients' requests.
@@ -101,9 +103,9 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         log: position.log,
         needs_state,
         hooks: hooks(&running, tls),
-        take: move |node: &Node| match member.take(node, &lines) {
-            Ok(end) => end,
-            Err(text) => End::Failed(text),
+        begin: move |node: &Node| {
+            let serving = member.begin(node, &lines)?;
+            Ok::<_, String>(move |node: &Node| serving.deliver_all(node))
         },
     };
     log_member::run(&plan, log, &signals, role)
@@ -157,8 +159,8 @@ struct Member {
 }
 
 impl Member {
-    /// Takes the deliveries until they end.
-    fn take(self, node: &Node, lines: &Arc<MessageLog>) -> Result<End, String> {
+    /// Serves clients and commands, before the member joins: they learn for what it waits.
+    fn begin(self, node: &Node, lines: &Arc<MessageLog>) -> Result<Serving, String> {
         let Member { file, position, device, size, server, places, dir, resync, given_up, takeover, running } =
             self;
         let log = NodeLog::new(node.clone(), lines.clone());
@@ -179,7 +181,10 @@ impl Member {
         let connections = server.connections().clone();
         let control =
             ControlSocket::start(&dir, replica.clone(), connections.clone(), runtime.handle().clone())?;
-        lines.write(Level::Info, &format!("serves the export {}", replica.config().name));
+        {
+            let (replica, lines) = (replica.clone(), lines.clone());
+            runtime.spawn(async move { tell_wait(&replica, &lines).await });
+        }
         if let Some(size) = size {
             let (replica, lines) = (replica.clone(), lines.clone());
             runtime.spawn(async move { found(&replica, size, &lines).await });
@@ -188,16 +193,94 @@ impl Member {
             let (replica, lines) = (replica.clone(), lines.clone());
             runtime.spawn(async move { takeover.run(&replica, &lines).await });
         }
-        let running = running.get_or_init(|| Running {
+        running.get_or_init(|| Running {
             replica: replica.clone(),
             connections,
             server: Mutex::new(Some((server, runtime))),
         });
-        let end = deliver_all(node, &replica, &resync, &fails, &failed);
-        replica.close();
-        running.stop_server();
-        drop(control);
-        Ok(end)
+        Ok(Serving { replica, resync, fails, failed, running, _control: control, lines: lines.clone() })
+    }
+}
+
+/// A device that is served. It ends with this value.
+struct Serving {
+    replica: Replica<NodeLog>,
+    resync: Resync,
+    /// To `failed`, for threads of a resync.
+    fails: mpsc::Sender<String>,
+    /// How threads of the device have ended.
+    failed: mpsc::Receiver<String>,
+    running: Arc<OnceLock<Running>>,
+    _control: ControlSocket,
+    lines: Arc<MessageLog>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.replica.close();
+        if let Some(running) = self.running.get() {
+            running.stop_server();
+        }
+    }
+}
+
+impl Serving {
+    /// Takes the deliveries until they end.
+    fn deliver_all(self, node: &Node) -> End {
+        let Serving { replica, resync, fails, failed, lines, .. } = &self;
+        lines.write(Level::Info, &format!("serves the export {}", replica.config().name));
+        let mut left = false;
+        loop {
+            match failed.try_recv() {
+                Ok(text) => return End::Failed(text),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => {
+                    return End::Failed("the threads of the device have ended: start again".into());
+                }
+            }
+            let Some(delivery) = node.next(Some(IDLE), None) else { continue };
+            let taken = match &delivery {
+                Delivery::Ordered(ordered) => {
+                    let (seqno, origin) = (ordered.seqno, ordered.origin);
+                    let taken = match ordered.pass {
+                        true => replica.deliver(seqno, &origin, &ordered.writeset.data),
+                        false if replica.deliver_refused(seqno, &origin, &ordered.writeset.data) => Ok(()),
+                        false => {
+                            if origin == node.identity().member {
+                                replica.refused(seqno);
+                            } else {
+                                replica.pass(seqno);
+                            }
+                            Ok(())
+                        }
+                    };
+                    node.gone(seqno);
+                    if let Err(text) = taken {
+                        return End::Failed(text);
+                    }
+                    continue;
+                }
+                Delivery::Connected(info) => connected(node, replica, info),
+                Delivery::View { info, in_log } => view(node, replica, info, *in_log),
+                Delivery::Synced => {
+                    replica.caught_up();
+                    Ok(())
+                }
+                Delivery::Donate { id, request, joiner, .. } => {
+                    resync.donate(*id, request, joiner);
+                    Ok(())
+                }
+                Delivery::StateNeeded { .. } => resync.begin(fails.clone()),
+                _ => Ok(()),
+            };
+            if let Some(end) = end_by(delivery, &mut left) {
+                return end;
+            }
+            if let Err(text) = taken {
+                return End::Failed(text);
+            }
+            node.handled();
+        }
     }
 }
 
@@ -241,6 +324,17 @@ fn start_threads(
     Ok((sender.clone(), failed))
 }
 
+/// Says why clients are refused, unless the member joins at once. The node repeats its part of that.
+async fn tell_wait(replica: &Replica<NodeLog>, lines: &MessageLog) {
+    tokio::time::sleep(JOINS_WITHIN).await;
+    if let Some(why) = replica.waits_for() {
+        lines.write(
+            Level::Warn,
+            &format!("clients of the device are refused until this member has joined: {why}"),
+        );
+    }
+}
+
 /// Gives the device its first size. A device that has one keeps it.
 async fn found(replica: &Replica<NodeLog>, size: u64, lines: &MessageLog) {
     while replica.until_caught_up().await.is_err() {
@@ -260,67 +354,6 @@ async fn found(replica: &Replica<NodeLog>, size: u64, lines: &MessageLog) {
     match replica.resize(size).await {
         Ok(()) => lines.write(Level::Info, &format!("the device has {size} bytes")),
         Err(text) => lines.write(Level::Warn, &format!("cannot give the device its size: {text}")),
-    }
-}
-
-fn deliver_all(
-    node: &Node,
-    replica: &Replica<NodeLog>,
-    resync: &Resync,
-    fails: &mpsc::Sender<String>,
-    failed: &mpsc::Receiver<String>,
-) -> End {
-    let mut left = false;
-    loop {
-        match failed.try_recv() {
-            Ok(text) => return End::Failed(text),
-            Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => {
-                return End::Failed("the threads of the device have ended: start again".into());
-            }
-        }
-        let Some(delivery) = node.next(Some(IDLE), None) else { continue };
-        let taken = match &delivery {
-            Delivery::Ordered(ordered) => {
-                let (seqno, origin) = (ordered.seqno, ordered.origin);
-                let taken = match ordered.pass {
-                    true => replica.deliver(seqno, &origin, &ordered.writeset.data),
-                    false if replica.deliver_refused(seqno, &origin, &ordered.writeset.data) => Ok(()),
-                    false => {
-                        if origin == node.identity().member {
-                            replica.refused(seqno);
-                        } else {
-                            replica.pass(seqno);
-                        }
-                        Ok(())
-                    }
-                };
-                node.gone(seqno);
-                if let Err(text) = taken {
-                    return End::Failed(text);
-                }
-                continue;
-            }
-            Delivery::Connected(info) => connected(node, replica, info),
-            Delivery::View { info, in_log } => view(node, replica, info, *in_log),
-            Delivery::Synced => {
-                replica.caught_up();
-                Ok(())
-            }
-            Delivery::Donate { id, request, joiner, .. } => {
-                resync.donate(*id, request, joiner);
-                Ok(())
-            }
-            Delivery::StateNeeded { .. } => resync.begin(fails.clone()),
-            _ => Ok(()),
-        };
-        if let Some(end) = end_by(delivery, &mut left) {
-            return end;
-        }
-        if let Err(text) = taken {
-            return End::Failed(text);
-        }
-        node.handled();
     }
 }
 

@@ -41,9 +41,11 @@ impl Group {
 
     fn until_whole(&self, at: usize) {
         self.until("the copy is whole", |group| {
-            group
-                .status(at)
-                .is_some_and(|status| status["resync"].is_null() && status["seqno"].as_i64() > Some(0))
+            group.status(at).is_some_and(|status| {
+                status["resync"].is_null()
+                    && status["waits_for"].is_null()
+                    && status["seqno"].as_i64() > Some(0)
+            })
         });
     }
 

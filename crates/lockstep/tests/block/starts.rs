@@ -74,3 +74,36 @@ fn second_start_at_one_socket_or_directory_leaves_the_first_alone() {
     first.wait().unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn restart_without_majority_tells_clients_log_and_status_why() {
+    let mut group = Group::new("alone", 3, false, "c");
+    let mut client = group.attach(0, "disk");
+    client.write(0, &[1; SECTOR]).unwrap();
+    client.detach();
+    (0..3).for_each(|at| group.kill(at));
+    let before = std::fs::read_to_string(group.dir.join("n1.log")).unwrap().len();
+    group.start(0);
+    group.until("the status says why", |group| {
+        group.block(0, &["status"]).is_ok_and(|text| {
+            text.contains("clients are refused until this member has joined") && text.contains("n2")
+        })
+    });
+    group.until("the log says why", |group| {
+        let text = std::fs::read_to_string(group.dir.join("n1.log")).unwrap();
+        text[before..].contains("clients of the device are refused until this member has joined: no majority")
+    });
+    let began = Instant::now();
+    let text = Client::attach(&group.socket(0), "disk").err().expect("no majority").to_string();
+    assert!(text.contains("no majority") && text.contains("not connected: n"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let text = group.block(0, &["promote"]).unwrap_err();
+    assert!(text.contains("no majority"), "{text}");
+    group.start(1);
+    group.until("it has joined", |group| {
+        group.status(0).is_some_and(|status| status["waits_for"].is_null() && status["live"] == true)
+    });
+    let mut client = group.attach(0, "disk");
+    assert_eq!(client.read(0, 1).unwrap(), [1]);
+    client.detach();
+}

@@ -242,7 +242,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
         log: lockstep_node::core::Uuid::NIL,
         needs_state: false,
         hooks: hooks(report, accounts),
-        take: move |node: &Node| {
+        begin: log_member::once_joined(move |node: &Node| {
             let reader = PrimaryReader {
                 node: node.clone(),
                 config,
@@ -257,7 +257,7 @@ pub(super) fn run(args: IngestArgs) -> Result<ExitCode, String> {
             };
             of_thread.stop();
             end
-        },
+        }),
     };
     let ended = log_member::run(&plan, log, &signals, role);
     progress.stop();
