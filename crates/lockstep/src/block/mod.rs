@@ -1,6 +1,7 @@
 //! `lockstep block`: a replicated block device, served over NBD.
 
 mod control;
+mod listen;
 mod node_log;
 mod options;
 mod report;

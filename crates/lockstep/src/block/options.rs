@@ -1,5 +1,6 @@
 //! The options of `lockstep block serve`.
 
+use super::listen;
 use super::takeover::Takeover;
 use crate::cfg::{self, Size, fill};
 use crate::log_member::{MemberArgs, Plan};
@@ -9,7 +10,6 @@ use lockstep_block::nbd::{Listen, TlsFiles};
 use lockstep_node::core::policy::{Policy, PolicyKind};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -28,8 +28,6 @@ const DEFAULT_RESYNC_RATE: u64 = 32 << 20;
 const RESYNC_RATE_MIN: u64 = 1 << 20;
 /// The least time of `--auto-promote`: a connection that breaks and comes back is no failure.
 const TAKEOVER_MIN: u64 = 2;
-/// The permissions of a Unix socket: only its owner connects.
-const SOCKET_MODE: u32 = 0o600;
 
 /// DRBD's replication protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -266,7 +264,7 @@ impl ServeArgs {
         let listen = args
             .listen
             .ok_or("where clients connect is missing: give --listen unix:PATH or tcp:HOST:PORT")?;
-        let listen = listen.split(',').map(place).collect::<Result<_, _>>()?;
+        let listen = listen::places(&listen, &plan, args.resync_port)?;
         let tls = match (args.ssl_cert, args.ssl_key, args.ssl_ca) {
             (Some(cert), Some(key), ca) => {
                 Some(TlsFiles { cert, key, require_client_certificate: ca.is_some(), ca })
@@ -335,17 +333,6 @@ pub(super) fn checked(size: u64) -> Result<u64, String> {
     }
 }
 
-fn place(text: &str) -> Result<Listen, String> {
-    if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-        return Ok(Listen::Unix { path: path.into(), mode: SOCKET_MODE });
-    }
-    let address = text
-        .strip_prefix("tcp:")
-        .ok_or_else(|| format!("--listen {text} is no place: give unix:PATH or tcp:HOST:PORT"))?;
-    let found = address.to_socket_addrs().ok().and_then(|mut found| found.next());
-    found.map(Listen::Tcp).ok_or_else(|| format!("--listen {text} is no address: give tcp:HOST:PORT"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,6 +393,48 @@ mod tests {
         assert!(refused(&format!("{LEAST} --require-secure-transport")).contains("--ssl-cert"));
         assert!(refused(&format!("{LEAST} --auto-promote 1")).contains("at least 2"));
         assert!(refused(&format!("{LEAST} --on-promotion true")).contains("--auto-promote"));
+    }
+
+    #[test]
+    fn place_that_is_named_twice_is_refused_with_both_names() {
+        let listen = |places: &str, more: &str| {
+            settings(
+                &format!("-a gcomm://a -g disk --dir /x --listen {places} {more}")
+                    .trim_end()
+                    .replace("  ", " "),
+            )
+        };
+        let own = "-o gmcast.listen_addr=tcp://127.0.0.1:4567;status.address=127.0.0.1:9405";
+        for (places, more, names) in [
+            ("unix:/run/a,unix:/run/a", "", ["--listen unix:/run/a ", "twice"]),
+            ("unix:/run/a,unix:/run/../run/a", "", ["--listen unix:/run/a ", "unix:/run/../run/a"]),
+            ("tcp:127.0.0.1:5,tcp:127.0.0.1:5", "", ["--listen tcp:127.0.0.1:5 ", "twice"]),
+            ("tcp:127.0.0.1:5,tcp:0.0.0.0:5", "", ["--listen tcp:127.0.0.1:5 ", "--listen tcp:0.0.0.0:5 "]),
+            (
+                "tcp:127.0.0.1:4567",
+                "",
+                ["--listen tcp:127.0.0.1:4567", "gmcast.listen_addr=tcp://0.0.0.0:4567"],
+            ),
+            (
+                "tcp:0.0.0.0:4567",
+                own,
+                ["--listen tcp:0.0.0.0:4567", "gmcast.listen_addr=tcp://127.0.0.1:4567"],
+            ),
+            ("tcp:0.0.0.0:9405", own, ["--listen tcp:0.0.0.0:9405", "status.address=127.0.0.1:9405"]),
+            ("tcp:0.0.0.0:4999", "--resync-port 4999", ["--listen tcp:0.0.0.0:4999", "--resync-port 4999"]),
+            (
+                "unix:/run/a",
+                "--resync-port 4567",
+                ["--resync-port 4567", "gmcast.listen_addr=tcp://0.0.0.0:4567"],
+            ),
+            ("unix:/x/block.sock", "", ["--listen unix:/x/block.sock", "own file /x/block.sock"]),
+        ] {
+            let text = listen(places, more).unwrap_err();
+            assert!(names.iter().all(|name| text.contains(name)), "{places} {more}: {text}");
+        }
+        let both =
+            "tcp:127.0.0.1:10809,tcp:127.0.0.2:10809,unix:/run/a,unix:/run/b,tcp:127.0.0.1:0,tcp:127.0.0.1:0";
+        assert_eq!(listen(both, own).unwrap().listen.len(), 6);
     }
 
     #[test]
