@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::command::complain;
 use crate::signals::{Signal, Signals};
 use lockstep_node::core::{Gtid, Uuid};
 use lockstep_node::net::{Address, ClusterAddress};
@@ -194,15 +195,51 @@ pub(crate) fn own_address(plan: &Plan) -> Result<String, String> {
 /// Error text for a node that ended without a reason. Its log lines have the details.
 const BROKEN: &str = "the member's node ended unexpectedly: restart this program";
 
+/// The exit code of a member that cannot go on before somebody has changed something, EX_CONFIG in sysexits.h. Units have it in
+/// `RestartPreventExitStatus=`.
+pub(crate) const NEEDS_OPERATOR: u8 = 78;
+
+/// Why a member without a database cannot go on.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    text: String,
+    needs_operator: bool,
+}
+
+impl Failure {
+    /// Another start ends in the same way, unless somebody does before what the text says.
+    pub(crate) fn needs_operator(text: String) -> Failure {
+        Failure { text, needs_operator: true }
+    }
+}
+
+/// Another start may succeed.
+impl From<String> for Failure {
+    fn from(text: String) -> Failure {
+        Failure { text, needs_operator: false }
+    }
+}
+
 /// The reason why the member ends.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The node has failed.
+    /// It has failed: its supervisor starts it again.
     Failed(String),
+    /// It has failed, and its supervisor must not start it again before somebody has done what the text says.
+    NeedsOperator(String),
     /// The node has left the cluster, because a user removed it.
     Closed,
     /// The node cannot join.
     Refused(NodeError),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> End {
+        match failure.needs_operator {
+            true => End::NeedsOperator(failure.text),
+            false => End::Failed(failure.text),
+        }
+    }
 }
 
 /// What a program adds to its member's status, and to SIGHUP.
@@ -349,6 +386,11 @@ where
         }
         match ends.try_recv() {
             Ok(End::Closed) => break Ok(ExitCode::SUCCESS),
+            Ok(End::NeedsOperator(text)) => {
+                log.write(Level::Error, &text);
+                complain(&text, false);
+                break Ok(ExitCode::from(NEEDS_OPERATOR));
+            }
             Ok(End::Failed(text)) => break Err(text),
             Ok(End::Refused(error)) => break Err(error.to_string()),
             Err(mpsc::TryRecvError::Empty) => {}
@@ -399,6 +441,16 @@ pub(crate) fn end_by(delivery: Delivery, left: &mut bool) -> Option<End> {
 mod tests {
     use super::*;
     use lockstep_node::ViewInfo;
+
+    #[test]
+    fn units_do_not_restart_a_member_that_needs_its_operator() {
+        for unit in ["lockstep-binlog", "lockstep-block", "lockstep-ingest"] {
+            let path = format!("{}/../../packaging/{unit}.service", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&path).unwrap();
+            let line = format!("\nRestart=on-failure\nRestartPreventExitStatus={NEEDS_OPERATOR}\n");
+            assert!(text.contains(&line), "{path}");
+        }
+    }
 
     #[test]
     fn end_without_last_view_is_a_failure() {

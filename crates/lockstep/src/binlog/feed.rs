@@ -5,6 +5,7 @@
 
 use super::disk_space::{DiskSpace, FileError};
 use super::replace_durably;
+use crate::log_member::Failure;
 use lockstep_binlog::archive::{ClockLog, Clocks, Mark, Progress, recovered_end};
 use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
 use lockstep_binlog::ingest::FileName;
@@ -176,39 +177,39 @@ impl Feed {
     }
 
     /// The reason why this instance cannot go on, and the way out.
-    fn cannot_continue(&self) -> String {
+    fn cannot_continue(&self) -> Failure {
         let dir = self.writer.library().dir().display();
-        match self.clocks {
+        Failure::needs_operator(match self.clocks {
             None => format!("{CANNOT_CONTINUE}. Move the directory {dir} away, and start the instance again"),
             Some(_) => format!(
                 "{CANNOT_CONTINUE}. The archive cannot go on without a gap: begin another one. Start this instance with an \
                  empty directory (--dir) and a new target (--to), and make a new backup. This instance archives what it has \
                  before it ends, if the target can be written; otherwise binlog files that are not in the archive are in {dir}"
             ),
-        }
+        })
     }
 
     /// Takes a delivery.
     ///
     /// # Errors
     /// Why the stream cannot go on, for people.
-    pub(super) fn on_delivery(&mut self, delivery: Delivery) -> Result<(), String> {
+    pub(super) fn on_delivery(&mut self, delivery: Delivery) -> Result<(), Failure> {
         match delivery {
             Delivery::View { info, in_log } if info.status == ViewStatus::Primary => {
                 self.on_view(info, in_log)
             }
-            Delivery::Ordered(ordered) => self.on_ordered(ordered),
+            Delivery::Ordered(ordered) => Ok(self.on_ordered(ordered)?),
             Delivery::Result(StatementResult { seqno, error }) => {
                 let Some(stream) = &mut self.stream else { return Ok(()) };
                 let groups = stream.on_result(seqno, error).map_err(|e| e.to_string())?;
-                self.write(groups)
+                Ok(self.write(groups)?)
             }
             Delivery::StateNeeded { .. } => Err(self.cannot_continue()),
             _ => Ok(()),
         }
     }
 
-    fn on_view(&mut self, info: ViewInfo, in_log: bool) -> Result<(), String> {
+    fn on_view(&mut self, info: ViewInfo, in_log: bool) -> Result<(), Failure> {
         if in_log && self.stream.is_some() {
             self.note_clock(info.gtid.seqno, info.time)?;
         }
@@ -218,11 +219,11 @@ impl Feed {
             return self.begin(info.gtid);
         };
         if info.gtid.uuid != self.history {
-            return Err(format!(
+            return Err(Failure::needs_operator(format!(
                 "the cluster's history is {} now, and was {}: a branch was founded (lockstep bootstrap). Start this \
                  instance with an empty directory",
                 info.gtid.uuid, self.history
-            ));
+            )));
         }
         if !in_log {
             return Ok(());
@@ -231,11 +232,11 @@ impl Feed {
         self.view = view;
         let item = Item::View { seqno: info.gtid.seqno, go_on };
         let groups = stream.on_item(item).map_err(|e| e.to_string())?;
-        self.write(groups)
+        Ok(self.write(groups)?)
     }
 
     /// The deliveries begin after this position, which is a border of files if there are no files yet.
-    fn begin(&mut self, position: Gtid) -> Result<(), String> {
+    fn begin(&mut self, position: Gtid) -> Result<(), Failure> {
         self.history = position.uuid;
         self.written = match self.last_in_library(server_id_of(position.uuid))? {
             // Behind the last group there may be entries without one, up to the saved position: the files end no earlier
@@ -250,20 +251,20 @@ impl Feed {
     }
 
     /// The last seqno in the library's files, if there is any.
-    fn last_in_library(&self, server_id: u32) -> Result<Option<Seqno>, String> {
+    fn last_in_library(&self, server_id: u32) -> Result<Option<Seqno>, Failure> {
         let state = self.writer.state_at_end();
         match (state.last(self.domain), self.writer.end()) {
-            (Some(last), _) if last.server != server_id => Err(format!(
+            (Some(last), _) if last.server != server_id => Err(Failure::needs_operator(format!(
                 "the files in this directory end with {last}, and events of this cluster's history have the server id \
                  {server_id}: they belong to another history. Start this instance with an empty directory"
-            )),
+            ))),
             (Some(last), _) => Ok(Some(last.seqno as Seqno)),
             (None, Some(_)) if state.to_list().is_empty() => Ok(Some(0)),
-            (None, Some(_)) => Err(format!(
+            (None, Some(_)) => Err(Failure::needs_operator(format!(
                 "the files in this directory have GTIDs of other domains than {}: {:?}",
                 self.domain,
                 state.to_list()
-            )),
+            ))),
             (None, None) => Ok(None),
         }
     }

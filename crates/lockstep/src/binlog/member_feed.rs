@@ -122,11 +122,11 @@ pub(super) fn take_deliveries(
                 let seqno = ordered.seqno;
                 let taken = feed.on_delivery(Delivery::Ordered(ordered));
                 node.gone(seqno);
-                taken.err().map(End::Failed)
+                taken.err().map(End::from)
             }
             Some(delivery) => {
                 let taken = feed.on_delivery(delivery.clone());
-                taken.err().map(End::Failed).or_else(|| end_by(delivery, &mut left))
+                taken.err().map(End::from).or_else(|| end_by(delivery, &mut left))
             }
             None => None,
         };

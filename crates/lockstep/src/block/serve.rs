@@ -6,7 +6,7 @@ use super::options::{ServeArgs, Settings};
 use super::report;
 use super::resync::{Resync, ResyncSettings};
 use super::takeover::Takeover;
-use crate::log_member::{self, End, Hooks, MessageLog, Role, end_by};
+use crate::log_member::{self, End, Failure, Hooks, MessageLog, Role, end_by};
 use crate::signals::Signals;
 use crate::up::has_log;
 use lockstep_block::device::file::{DeviceFile, Position};
@@ -14,6 +14,7 @@ use lockstep_block::device::{Config, Replica};
 use lockstep_block::nbd::{Connections, Places, Server, ServerConfig, TlsAcceptor};
 use lockstep_node::core::Uuid;
 use lockstep_node::{Delivery, FrontEnd, Level, Node, ViewInfo, ViewStatus};
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::TryRecvError;
@@ -29,6 +30,9 @@ const JOINS_WITHIN: Duration = Duration::from_secs(2);
 const WORKERS: usize = 2;
 /// How long a member that ends waits for its clients' requests.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The options that found a group.
+const FOUNDS: [&str; 2] = ["--new", "--new-cluster"];
 
 /// What the status, the reload and the end of the program need once the member has joined.
 struct Running {
@@ -77,6 +81,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let resync = ResyncSettings::new(&settings.plan, settings.resync_port, settings.resync_rate)?;
     let Settings { plan, device, size, require_tls, takeover, .. } = settings;
     let lines = log.clone();
+    let remedy = remedy(&dir, std::env::args_os());
     let server = ServerConfig {
         tls: tls.clone(),
         require_tls,
@@ -94,6 +99,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         resync,
         given_up,
         takeover,
+        remedy,
         running: running.clone(),
     };
     let lines = log.clone();
@@ -118,6 +124,29 @@ fn no_size(dir: &Path) -> String {
          has joined: lockstep block resize --dir {} --size SIZE",
         dir.display()
     )
+}
+
+/// What to do with a copy of another log. `arguments`: this program's.
+fn remedy(dir: &Path, arguments: impl Iterator<Item = OsString>) -> String {
+    let arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+    let kept = arguments.filter(|argument| !FOUNDS.contains(&argument.as_str()));
+    let command: Vec<String> =
+        kept.chain(["--resync".to_owned()]).map(|argument| quoted(&argument)).collect();
+    format!(
+        "If the data of this log count, take them once: {}\nEnd that command with Ctrl-C when `lockstep block status` shows no \
+         resync, and start the service again. It gives up what only this copy has. To keep that, copy the directory {} first",
+        command.join(" "),
+        dir.display()
+    )
+}
+
+/// An argument as a shell takes it.
+fn quoted(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.,:=@%+".contains(c);
+    match !argument.is_empty() && argument.chars().all(is_plain) {
+        true => argument.to_owned(),
+        false => format!("'{}'", argument.replace('\'', "'\\''")),
+    }
 }
 
 fn hooks(running: &Arc<OnceLock<Running>>, tls: Option<Arc<TlsAcceptor>>) -> Hooks {
@@ -155,14 +184,27 @@ struct Member {
     resync: ResyncSettings,
     given_up: Option<Position>,
     takeover: Option<Takeover>,
+    remedy: String,
     running: Arc<OnceLock<Running>>,
 }
 
 impl Member {
     /// Serves clients and commands, before the member joins: they learn for what it waits.
     fn begin(self, node: &Node, lines: &Arc<MessageLog>) -> Result<Serving, String> {
-        let Member { file, position, device, size, server, places, dir, resync, given_up, takeover, running } =
-            self;
+        let Member {
+            file,
+            position,
+            device,
+            size,
+            server,
+            places,
+            dir,
+            resync,
+            given_up,
+            takeover,
+            remedy,
+            running,
+        } = self;
         let log = NodeLog::new(node.clone(), lines.clone());
         let seed = u64::from_le_bytes(random()?);
         let replica = Replica::new(log, file, position, device, seed);
@@ -198,7 +240,16 @@ impl Member {
             connections,
             server: Mutex::new(Some((server, runtime))),
         });
-        Ok(Serving { replica, resync, fails, failed, running, _control: control, lines: lines.clone() })
+        Ok(Serving {
+            replica,
+            resync,
+            fails,
+            failed,
+            running,
+            _control: control,
+            lines: lines.clone(),
+            remedy,
+        })
     }
 }
 
@@ -213,6 +264,8 @@ struct Serving {
     running: Arc<OnceLock<Running>>,
     _control: ControlSocket,
     lines: Arc<MessageLog>,
+    /// What to do if the copy is of another log.
+    remedy: String,
 }
 
 impl Drop for Serving {
@@ -260,8 +313,8 @@ impl Serving {
                     }
                     continue;
                 }
-                Delivery::Connected(info) => connected(node, replica, info),
-                Delivery::View { info, in_log } => view(node, replica, info, *in_log),
+                Delivery::Connected(info) => self.connected(node, info),
+                Delivery::View { info, in_log } => self.view(node, info, *in_log),
                 Delivery::Synced => {
                     replica.caught_up();
                     Ok(())
@@ -270,17 +323,40 @@ impl Serving {
                     resync.donate(*id, request, joiner);
                     Ok(())
                 }
-                Delivery::StateNeeded { .. } => resync.begin(fails.clone()),
+                Delivery::StateNeeded { .. } => resync.begin(fails.clone()).map_err(Failure::from),
                 _ => Ok(()),
             };
             if let Some(end) = end_by(delivery, &mut left) {
                 return end;
             }
-            if let Err(text) = taken {
-                return End::Failed(text);
+            if let Err(failure) = taken {
+                return failure.into();
             }
             node.handled();
         }
+    }
+
+    fn connected(&self, node: &Node, info: &ViewInfo) -> Result<(), Failure> {
+        let log = node.identity();
+        // Older views of the log may be of the branch before.
+        if info.gtid.uuid != log.history {
+            return Ok(());
+        }
+        let connected =
+            self.replica.connected(log.history, log.log, |position| node.in_present_history(position));
+        connected.map_err(|text| Failure::needs_operator(format!("{text}. {}", self.remedy)))
+    }
+
+    fn view(&self, node: &Node, info: &ViewInfo, in_log: bool) -> Result<(), Failure> {
+        if info.status != ViewStatus::Primary {
+            return Ok(());
+        }
+        self.connected(node, info)?;
+        self.replica.viewed(info.members.iter().map(|member| member.id).collect());
+        if in_log {
+            self.replica.pass(info.gtid.seqno);
+        }
+        Ok(())
     }
 }
 
@@ -357,30 +433,32 @@ async fn found(replica: &Replica<NodeLog>, size: u64, lines: &MessageLog) {
     }
 }
 
-fn connected(node: &Node, replica: &Replica<NodeLog>, info: &ViewInfo) -> Result<(), String> {
-    let log = node.identity();
-    // Older views of the log may be of the branch before.
-    if info.gtid.uuid != log.history {
-        return Ok(());
-    }
-    replica.connected(log.history, log.log, |position| node.in_present_history(position))
-}
-
-fn view(node: &Node, replica: &Replica<NodeLog>, info: &ViewInfo, in_log: bool) -> Result<(), String> {
-    if info.status != ViewStatus::Primary {
-        return Ok(());
-    }
-    connected(node, replica, info)?;
-    replica.viewed(info.members.iter().map(|member| member.id).collect());
-    if in_log {
-        replica.pass(info.gtid.seqno);
-    }
-    Ok(())
-}
-
 fn random() -> Result<[u8; 8], String> {
     let mut bytes = [0; 8];
     let uuid: Uuid = lockstep_node::random_uuid().map_err(|error| error.to_string())?;
     bytes.copy_from_slice(&uuid.0[..8]);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedy_is_the_command_of_this_start_with_a_resync() {
+        let arguments = [
+            "/usr/bin/lockstep",
+            "block",
+            "serve",
+            "--new",
+            "-o",
+            "base_host=m1; log.size=1G",
+            "--name",
+            "it's",
+        ];
+        let text = remedy(Path::new("/d"), arguments.map(OsString::from).into_iter());
+        let command =
+            "/usr/bin/lockstep block serve -o 'base_host=m1; log.size=1G' --name 'it'\\''s' --resync\n";
+        assert!(text.contains(command), "{text}");
+    }
 }

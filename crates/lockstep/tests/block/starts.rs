@@ -107,3 +107,67 @@ fn restart_without_majority_tells_clients_log_and_status_why() {
     assert_eq!(client.read(0, 1).unwrap(), [1]);
     client.detach();
 }
+
+#[test]
+fn copy_of_a_branch_that_was_left_needs_its_operator_once() {
+    let mut group = Group::new("branch", 2, false, "c");
+    let mut client = group.attach(0, "disk");
+    client.write(0, &[1; SECTOR]).unwrap();
+    client.flush().unwrap();
+    // Without a position, the copy would count as empty.
+    group.settle();
+    group.kill(1);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut command = lockstep();
+        command.args(["bootstrap", "--socket"]).arg(group.member(0).join("lockstep.sock"));
+        let output = command.output().unwrap();
+        // Before it misses the other one, the command does nothing.
+        if String::from_utf8_lossy(&output.stdout).contains("goes on alone") {
+            break;
+        }
+        assert!(Instant::now() < end, "{}", String::from_utf8_lossy(&output.stderr));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let name = group.promote(0);
+    drop(client);
+    let mut client = group.attach(0, &name);
+    client.write(SECTOR as u64, &[2; SECTOR]).unwrap();
+    client.flush().unwrap();
+    // As a supervisor does: again, until the exit code forbids it.
+    let mut starts = 0;
+    let code = loop {
+        group.start(1);
+        starts += 1;
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = group.processes[1].as_mut().unwrap().try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < end, "it goes on\n{}", group.logs());
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        match status.code() {
+            Some(1) if starts < 5 => {}
+            code => break code,
+        }
+    };
+    assert_eq!(code, Some(78), "after {starts} starts\n{}", group.logs());
+    let text = std::fs::read_to_string(group.dir.join("n2.log")).unwrap();
+    let (_, command) = text.rsplit_once("take them once: ").expect(&text);
+    let command = command.lines().next().unwrap();
+    assert!(command.ends_with(" --resync") && !command.contains("--new"), "{command}");
+    // The command of the log, as it is.
+    let shell = Command::new("/bin/sh").args(["-c", &format!("exec {command}")]).spawn().unwrap();
+    group.processes[1] = Some(shell);
+    group.until("the copy is whole", |group| {
+        group.status(1).is_some_and(|status| status["resync"].is_null() && status["seqno"].as_i64() > Some(0))
+    });
+    group.kill(1);
+    group.start(1);
+    client.detach();
+    group.assert_equal_copies();
+    let mut client = group.attach(1, "disk");
+    assert_eq!(client.read(0, SECTOR + 1).unwrap()[SECTOR - 1..], [1, 2]);
+    client.detach();
+}

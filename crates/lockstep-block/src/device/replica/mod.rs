@@ -466,16 +466,13 @@ impl<L: Log> Replica<L> {
         if !own.uuid.is_nil() && in_present_history(own).uuid != history {
             return Err(format!(
                 "the log's history is {history}, and the device file's {}: a branch was founded (lockstep bootstrap) on another \
-                 member, or another group has this name. If the data of this log count, set this member's directory aside, and \
-                 start it with a new one: it copies the device. Keep the old directory: it may have writes that the \
-                 log lacks",
+                 member, or another group has this name",
                 own.uuid
             ));
         }
         if own.uuid == history && state.log_id != log_id && !state.log_id.is_nil() {
             return Err(format!(
-                "the log's id is {log_id}, and the device file belongs to log {}: another group was founded with the same data. Set \
-                 this member's directory aside, and start it with a new one, or start it in its own group",
+                "the log's id is {log_id}, and the device file belongs to log {}: another group was founded with the same data",
                 state.log_id
             ));
         }

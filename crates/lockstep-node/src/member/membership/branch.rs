@@ -247,11 +247,12 @@ fn start_branch(ctx: &mut Context, fresh: Uuid) -> Result<String, String> {
     let text = format!(
         "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, \
          after {}:{}. {} that {} committed without this member are not in it. They must not be Primary beside it: \
-         stop them if in doubt. When they are started again they take this member's state",
+         stop them if in doubt. A member that is started again joins this branch, and {}",
         before.history,
         before.seqno,
         if ctx.front_end == FrontEnd::Device { "Writes" } else { "Transactions" },
-        lost.join(", ")
+        lost.join(", "),
+        ctx.terms().takes_branch
     );
     ctx.log(Level::Warn, text.clone());
     Ok(text)

@@ -3,6 +3,7 @@
 use super::super::replace_durably;
 use super::first_event;
 use super::progress::{Begin, CopyNow};
+use crate::log_member::Failure;
 use bytes::Bytes;
 use lockstep_binlog::ingest::{Chunk, CopyEnd, FileName, Origin, Place, Verdict};
 use lockstep_binlog::library::{Position, VerbatimWriter};
@@ -168,17 +169,17 @@ impl Copy {
     ///
     /// # Errors
     /// A text for people.
-    pub(super) fn on_view(&mut self, info: &ViewInfo, is_delivered: bool) -> Result<(), String> {
+    pub(super) fn on_view(&mut self, info: &ViewInfo, is_delivered: bool) -> Result<(), Failure> {
         let uuid = info.gtid.uuid;
         if self.history.is_nil() {
             self.history = uuid;
         }
         if uuid != self.history {
-            return Err(format!(
+            return Err(Failure::needs_operator(format!(
                 "the log's history is {uuid} now, and was {}: a branch was founded (lockstep bootstrap), or another cluster \
                  has this name. Start this member with an empty directory",
                 self.history
-            ));
+            )));
         }
         if is_delivered {
             // The first entry of a log is a view.

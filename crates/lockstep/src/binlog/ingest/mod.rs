@@ -14,7 +14,7 @@ use self::report::Report;
 use super::reload::reload;
 use super::retention::{Purger, Retention};
 use crate::cfg::{self, Size, fill};
-use crate::log_member::{self, End, Hooks, MemberArgs, MessageLog, Plan, Role, end_by};
+use crate::log_member::{self, End, Failure, Hooks, MemberArgs, MessageLog, Plan, Role, end_by};
 use crate::signals::Signals;
 use clap::Args;
 use lockstep_binlog::event::FormatDescription;
@@ -372,7 +372,7 @@ fn take_deliveries(
     };
     loop {
         let delivery = node.next(Some(IDLE), None);
-        let taken = match delivery {
+        let taken: Result<Option<End>, Failure> = match delivery {
             Some(Delivery::Donate { id, .. }) => {
                 node.donation_done(id, Err(-95));
                 Ok(None)
@@ -392,7 +392,7 @@ fn take_deliveries(
                 }
                 let connection = ordered.writeset.meta.conn;
                 node.gone(ordered.seqno);
-                taken.and_then(|is_gap| {
+                taken.map_err(Failure::from).and_then(|is_gap| {
                     tell(&copy)?;
                     if ordered.origin == node.identity().member {
                         progress.saw_own(connection, is_gap);
@@ -401,9 +401,11 @@ fn take_deliveries(
                 })
             }
             Some(Delivery::StateNeeded { .. }) => {
-                Err("the members' logs do not continue this copy: it was away for too \
-                 long. Start this member with an empty directory: it begins with the next file"
-                    .to_owned())
+                Err(Failure::needs_operator(
+                    "the members' logs do not continue this copy: it was away for too long. Start this member with an empty \
+                     directory: it begins with the next file"
+                        .to_owned(),
+                ))
             }
             Some(delivery) => {
                 let view = match &delivery {
@@ -419,12 +421,12 @@ fn take_deliveries(
                     Ok(end_by(delivery, &mut left))
                 })
             }
-            None => tell(&copy).map(|()| None),
+            None => tell(&copy).map(|()| None).map_err(Failure::from),
         };
-        let end = taken.unwrap_or_else(|text| Some(End::Failed(text)));
+        let end = taken.unwrap_or_else(|failure| Some(End::from(failure)));
         let end = end.or_else(|| progress.failure().map(End::Failed));
         // After a failure the position of the last sync counts.
-        let fails = matches!(end, Some(End::Failed(_)));
+        let fails = matches!(end, Some(End::Failed(_) | End::NeedsOperator(_)));
         let synced = if !fails && (end.is_some() || copy.is_sync_due()) { copy.sync() } else { Ok(None) };
         let served = synced.and_then(|finished| {
             finished.into_iter().for_each(|seqno| node.finished(seqno));
