@@ -123,6 +123,7 @@ pub(crate) fn execute(
     tls: Option<TlsConfig>,
 ) -> Result<(), NodeError> {
     let Some(request) = requested(dir).map_err(NodeError::Log)? else { return Ok(()) };
+    let terms = Terms::of(config.front_end);
     let drop_it = |why: &str| {
         (config.logger)(Level::Warn, &format!("this member keeps its log, which was to be set aside: {why}"));
         done(dir).map_err(NodeError::Log)
@@ -134,7 +135,7 @@ pub(crate) fn execute(
         return Err(NodeError::Refused(format!(
             "{}. Start this member without {}",
             request.why(),
-            Terms::of(config.front_end).new
+            terms.new
         )));
     }
     let request = match request {
@@ -144,7 +145,7 @@ pub(crate) fn execute(
             if identity.is_some_and(|identity| identity.member_id != member.0) {
                 return drop_it("that was said of another member's log");
             }
-            let kept = match rescue(disk, None) {
+            let kept = match rescue(disk, None, terms) {
                 Ok(Rescued::Kept(text)) => text,
                 Ok(Rescued::OtherLog | Rescued::Beyond(_)) => String::new(),
                 Err(error) if error.is_loss() => format!(", and what only it had is in there: {error}"),
@@ -164,7 +165,7 @@ pub(crate) fn execute(
             request.branch, request.address
         ));
     }
-    let kept = match rescue(disk, Some(&request)) {
+    let kept = match rescue(disk, Some(&request), terms) {
         Ok(Rescued::Kept(text)) => text,
         Ok(Rescued::OtherLog) => return drop_it("that was said of another log"),
         Ok(Rescued::Beyond(commit)) => {
@@ -227,7 +228,11 @@ enum Rescued {
 }
 
 /// Writes what the log holds beyond the fork to a rescue file; without a branch, all that it does not know to be committed.
-fn rescue<D: Disk + Clone>(disk: &D, branch: Option<&Superseded>) -> Result<Rescued, OpenError> {
+fn rescue<D: Disk + Clone>(
+    disk: &D,
+    branch: Option<&Superseded>,
+    terms: &Terms,
+) -> Result<Rescued, OpenError> {
     let hint = lockstep_log::peek_vote(disk)?.map_or(0, |vote| vote.commit_hint);
     let mut builder = RestoreBuilder::new(hint);
     let mut visit = |replay: Replay| match replay {
@@ -269,14 +274,15 @@ fn rescue<D: Disk + Clone>(disk: &D, branch: Option<&Superseded>) -> Result<Resc
         None => "not known here to be committed",
     };
     Ok(Rescued::Kept(match log.rescue(records::reset(&base), &records) {
-        Ok(name) => format!(", and {transactions} transactions {which} are kept in {name}"),
-        Err(error) => format!(", with {transactions} transactions {which}: no rescue file, {error}"),
+        Ok(name) => format!(", and {transactions} {} {which} are kept in {name}", terms.counted),
+        Err(error) => format!(", with {transactions} {} {which}: no rescue file, {error}", terms.counted),
     }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::FrontEnd;
     use crate::testing::config;
     use lockstep_core::members::Membership;
     use lockstep_core::snapshot::StateSnapshot;
@@ -412,7 +418,8 @@ mod tests {
     #[test]
     fn entries_beyond_fork_go_to_rescue_file() {
         let disk = log_of_three(example().own.1);
-        let Ok(Rescued::Kept(text)) = rescue(&disk, Some(&example())) else { panic!() };
+        let terms = Terms::of(FrontEnd::Database);
+        let Ok(Rescued::Kept(text)) = rescue(&disk, Some(&example()), terms) else { panic!() };
         assert!(
             text.contains("1 transactions that the branch has not are kept in lockstep.rescue.1.log"),
             "{text}"
@@ -421,13 +428,16 @@ mod tests {
         lockstep_log::quarantine(&disk).unwrap();
         assert_eq!(crate::rescued::Rescued::find(&disk).unwrap().transactions, 1, "it outlives the log");
         let other = log_of_three(Uuid([9; 16]));
-        assert!(matches!(rescue(&other, Some(&example())), Ok(Rescued::OtherLog)));
+        assert!(matches!(rescue(&other, Some(&example()), terms), Ok(Rescued::OtherLog)));
+        let device = rescue(&log_of_three(example().own.1), Some(&example()), Terms::of(FrontEnd::Device));
+        let Ok(Rescued::Kept(text)) = device else { panic!() };
+        assert!(text.contains("1 entries of the device that the branch has not are kept in"), "{text}");
     }
 
     #[test]
     fn uncommitted_entries_of_reverted_log_go_to_rescue_file() {
         let disk = log_of_three(example().own.1);
-        let Ok(Rescued::Kept(text)) = rescue(&disk, None) else { panic!() };
+        let Ok(Rescued::Kept(text)) = rescue(&disk, None, Terms::of(FrontEnd::Database)) else { panic!() };
         assert!(text.contains("transactions not known here to be committed are kept in"), "{text}");
         let hint = lockstep_log::peek_vote(&disk).unwrap().map_or(0, |vote| vote.commit_hint);
         assert_eq!(crate::rescued::Rescued::find(&disk).unwrap().transactions, 3 - hint);

@@ -148,7 +148,7 @@ const OWN: &[(&str, &str, Own)] = &[
     ("rescue_files", "Rescue files that wait for somebody to look at them.", |s| Some(s.own.rescued as f64)),
     (
         "rescued_transactions",
-        "Transactions in rescue files: this member had them, the cluster has not.",
+        "Transactions, or a device's entries, in rescue files: this member had them, the cluster has not.",
         |s| Some(s.own.rescued_transactions as f64),
     ),
     ("log_seqno", "The last seqno agreed on, as far as this member knows.", |s| Some(s.log.seqno as f64)),

@@ -3,12 +3,51 @@
 use crate::api::{Level, Logger};
 use crate::records;
 use crate::terms::Terms;
-use lockstep_core::EntryKind;
+use lockstep_core::{Entry, EntryKind, Seqno};
 use lockstep_log::{Disk, Replay, read_rescue, rescue_number};
 
 /// Whether an entry of this kind is a transaction or statement of a client.
 pub(crate) fn is_transaction(kind: EntryKind) -> bool {
     matches!(kind, EntryKind::WriteSet | EntryKind::TotalOrder)
+}
+
+/// A rescue file that was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Kept {
+    /// Its name.
+    pub(crate) name: String,
+    /// The seqnos of the first and the last transaction in it, if there is one.
+    pub(crate) seqnos: Option<(Seqno, Seqno)>,
+    /// How many transactions.
+    pub(crate) transactions: u64,
+}
+
+impl Kept {
+    /// Of a file with these entries.
+    pub(crate) fn new(name: String, entries: &[Entry]) -> Kept {
+        // Views and the like between them are no transactions, but have seqnos.
+        let seqnos: Vec<_> =
+            entries.iter().filter(|entry| is_transaction(entry.kind)).map(|entry| entry.seqno).collect();
+        let ends = seqnos.first().copied().zip(seqnos.last().copied());
+        Kept { name, seqnos: ends, transactions: seqnos.len() as u64 }
+    }
+
+    /// A line for the error log.
+    pub(crate) fn line(&self, terms: &Terms) -> String {
+        let Kept { name, seqnos, transactions } = self;
+        match seqnos {
+            Some((first, last)) => format!(
+                "{transactions} {} (seqnos {first} to {last}) that the cluster does not have were perhaps acknowledged to their \
+                 clients under a weak commit.policy: they are kept in {name}; {}",
+                terms.counted, terms.rescue
+            ),
+            None => format!(
+                "parts of {} that the cluster does not have are kept in {name}: nobody was told that they are committed; move \
+                 the file away",
+                terms.entries
+            ),
+        }
+    }
 }
 
 /// Counts of rescue files and their transactions.
@@ -73,8 +112,8 @@ impl Rescued {
             ),
             _ => format!(
                 "{transactions} {} that this member had committed ahead of the cluster, and that the cluster does not have, are \
-                 kept in {names}: look at them with lockstep log --rescue, enter again what is to count, and move the files away",
-                terms.entries
+                 kept in {names}: {}",
+                terms.counted, terms.rescue
             ),
         };
         for trouble in troubles {
@@ -91,7 +130,7 @@ mod tests {
     use crate::api::FrontEnd;
     use lockstep_core::members::Membership;
     use lockstep_core::snapshot::StateSnapshot;
-    use lockstep_core::{Entry, EntryHeader, ProposalId};
+    use lockstep_core::{EntryHeader, ProposalId};
     use lockstep_log::{Log, MemDisk, Options, Record, Reset};
 
     #[test]
@@ -118,9 +157,38 @@ mod tests {
         assert_eq!(found.files, ["lockstep.rescue.1.log", "lockstep.rescue.2.log"]);
         assert_eq!((found.transactions, found.troubles.len()), (4, 0));
         assert!(found.line(terms).is_some_and(|line| line.starts_with("4 transactions")));
+        let line = found.line(Terms::of(FrontEnd::Device)).unwrap();
+        assert!(line.starts_with("4 entries of the device that") && !line.contains("transaction"), "{line}");
         let parts = Rescued { transactions: 0, ..found };
         assert!(parts.line(terms).is_some_and(|line| line.starts_with("parts of transactions")));
         let line = parts.line(Terms::of(FrontEnd::Device));
         assert!(line.is_some_and(|line| line.starts_with("parts of writes")));
+    }
+
+    #[test]
+    fn line_of_a_written_file_counts_transactions_only() {
+        let kept = |kinds: &[EntryKind]| {
+            let entry = |(at, kind): (usize, &EntryKind)| {
+                let (index, seqno, proposal) = (at as u64 + 1, at as i64 + 11, ProposalId::default());
+                Entry::new(EntryHeader { index, term: 1, kind: *kind, seqno, proposal, time: 0 }, &[])
+            };
+            let entries: Vec<Entry> = kinds.iter().enumerate().map(entry).collect();
+            Kept::new("lockstep.rescue.1.log".into(), &entries)
+        };
+        let (database, device) = (Terms::of(FrontEnd::Database), Terms::of(FrontEnd::Device));
+        let two = kept(&[EntryKind::View, EntryKind::WriteSet, EntryKind::TotalOrder, EntryKind::View]);
+        assert_eq!(two.transactions, 2);
+        let line = two.line(database);
+        assert!(
+            line.starts_with("2 transactions (seqnos 12 to 13) that") && line.contains("enter again"),
+            "{line}"
+        );
+        let line = two.line(device);
+        assert!(line.starts_with("2 entries of the device (seqnos 12 to 13) that"), "{line}");
+        assert!(!line.contains("transaction") && !line.contains("enter again"), "{line}");
+        let none = kept(&[EntryKind::Piece]);
+        assert_eq!(none.transactions, 0);
+        assert!(none.line(database).starts_with("parts of transactions"));
+        assert!(none.line(device).starts_with("parts of writes"));
     }
 }

@@ -499,7 +499,7 @@ impl<D: Disk> SimulatedNode<D> {
             LogDone::Read { request, result } => self.member.read(request, result),
             LogDone::Trimmed { first, early } => self.member.log_trimmed(first, early),
             LogDone::Size(bytes) => self.member.note_log_size(bytes),
-            LogDone::Rescued { text, transactions } => self.member.rescued(&text, transactions),
+            LogDone::Rescued(kept) => self.member.rescued(&kept),
             LogDone::Failed(text) => self.member.fail(&text),
         }
     }

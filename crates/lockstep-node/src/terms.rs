@@ -13,6 +13,12 @@ pub(crate) struct Terms {
     pub(crate) process: &'static str,
     /// The entries that clients wait for.
     pub(crate) entries: &'static str,
+    /// The same after a number.
+    pub(crate) counted: &'static str,
+    /// What to do with those in a rescue file: the end of a sentence.
+    pub(crate) rescue: &'static str,
+    /// How a member that gives up its log for a branch gets the branch's data: a predicate.
+    pub(crate) takes_branch: &'static str,
     /// The option that founds a cluster.
     pub(crate) new: &'static str,
     /// The option with the addresses of members.
@@ -29,6 +35,9 @@ static DATABASE: Terms = Terms {
     data: "database",
     process: "server",
     entries: "transactions",
+    counted: "transactions",
+    rescue: "look at them with lockstep log --rescue, enter again what is to count, and move the files away",
+    takes_branch: "takes that branch's state",
     new: "--wsrep-new-cluster",
     addresses: "wsrep_cluster_address",
     name: "wsrep_node_name",
@@ -40,6 +49,9 @@ static DEVICE: Terms = Terms {
     data: "device",
     process: "process",
     entries: "writes",
+    counted: "entries of the device",
+    rescue: "lockstep log --rescue lists their ranges. The device goes on without them: move the files away",
+    takes_branch: "takes that branch's device once it is started with --resync",
     new: "--new",
     addresses: "--address",
     name: "--name",
@@ -70,8 +82,21 @@ mod tests {
     #[test]
     fn words_for_device_name_nothing_of_a_database() {
         let device = Terms::of(FrontEnd::Device);
-        let Terms { data, process, entries, new, addresses, name, elsewhere, set } = device;
-        let all = [*data, *process, *entries, *new, *addresses, *name, *elsewhere, &set("x=1")].join(" ");
+        let Terms {
+            data,
+            process,
+            entries,
+            counted,
+            rescue,
+            takes_branch,
+            new,
+            addresses,
+            name,
+            elsewhere,
+            set,
+        } = device;
+        let words = [data, process, entries, counted, rescue, takes_branch, new, addresses, name, elsewhere];
+        let all = format!("{} {}", words.map(|word| *word).join(" "), set("x=1"));
         for word in ["database", "server", "transaction", "wsrep", "1180", "SET GLOBAL"] {
             assert!(!all.contains(word), "{word}: {all}");
         }

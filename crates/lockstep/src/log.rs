@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use lockstep_block::device::entry::Entry as DeviceEntry;
 use lockstep_node::core::branch::Branch;
 use lockstep_node::core::codec::Reader;
 use lockstep_node::core::members::{Membership, View};
@@ -36,8 +37,8 @@ pub(crate) struct LogArgs {
     /// Print all entries.
     #[arg(long)]
     all: bool,
-    /// Print a rescue file: transactions that were perhaps acknowledged to clients and that the cluster lacks. Its
-    /// path, or its name in the directory of the log.
+    /// Print a rescue file: transactions, or writes of a block device, that were perhaps acknowledged to clients and that
+    /// the cluster lacks. Its path, or its name in the directory of the log.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "count"])]
     rescue: Option<PathBuf>,
     /// With --rescue: print SQL, to be reviewed and then run on a member with the mariadb client. Rows are BINLOG
@@ -239,9 +240,16 @@ fn print_sql(file: &Path, dir: Option<&Path>) -> Result<(), String> {
     let name = file.display().to_string();
     let mut head = Some(Rescue::head(&name));
     let mut written = Ok(());
+    let mut is_device = false;
     visit_file(file, dir, &mut |entry, names| {
         if entry.kind == EntryKind::Membership {
             describe(entry, names, Duration::ZERO);
+        }
+        let device =
+            (entry.kind == EntryKind::WriteSet).then(|| WriteSet::parse(&entry.payload()).ok()).flatten();
+        if device.is_some_and(|set| device_entry(&set).is_some()) {
+            is_device = true;
+            return;
         }
         let text = rescue.add(entry, names.of(entry.proposal.member).as_deref());
         if let Some(text) = text
@@ -251,6 +259,11 @@ fn print_sql(file: &Path, dir: Option<&Path>) -> Result<(), String> {
             written = out.write_all(before.as_bytes()).and_then(|()| out.write_all(text.as_bytes()));
         }
     })?;
+    if is_device {
+        return Err(format!(
+            "{name} has writes of a block device: there is no SQL for them. `lockstep log --rescue {name}` lists their ranges"
+        ));
+    }
     let (text, result) = rescue.end(&name);
     let written = written.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
     match written {
@@ -490,11 +503,23 @@ fn kind_name(kind: EntryKind) -> &'static str {
     }
 }
 
+/// The entry of a block device in a write-set, if it is one. An event of a binlog is none: its length would not fit.
+fn device_entry(set: &WriteSet) -> Option<DeviceEntry> {
+    if set.key_count() > 0 || set.pieces.is_some() {
+        return None;
+    }
+    DeviceEntry::decode(&set.data).ok()
+}
+
 fn describe_writeset(set: &WriteSet, line: &mut Line) {
     use lockstep_node::core::writeset::flags;
     line.keys = Some(set.key_count());
     if let Some(pieces) = &set.pieces {
         line.size += pieces.bytes as usize;
+    }
+    if let Some(entry) = device_entry(set) {
+        line.note = entry.to_string();
+        return;
     }
     let mut notes = Vec::new();
     if set.meta.has(flags::ROLLBACK) {
@@ -567,6 +592,28 @@ mod tests {
                 .note
                 .starts_with("commit.policy=semisync; ")
         );
+    }
+
+    #[test]
+    fn writes_of_a_device_are_listed_as_ranges() {
+        use lockstep_block::device::extent_map::Run;
+        use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
+        let runs = vec![Run::data(4096, vec![7; 512].into()), Run::zeroes(0, 1024, true)];
+        let device = DeviceEntry::Writes { epoch: 3, number: 7, clock: 0, runs };
+        let mut builder = WriteSetBuilder::new();
+        builder.append_data(DataKind::Ordered, &device.encode()).unwrap();
+        let meta = Meta { flags: flags::TRX_START | flags::TRX_END | flags::PA_UNSAFE, ..Meta::default() };
+        let header = EntryHeader {
+            index: 7,
+            term: 1,
+            kind: EntryKind::WriteSet,
+            seqno: 5,
+            proposal: Default::default(),
+            time: 0,
+        };
+        let line =
+            describe(&Entry::new(header, &builder.finish(&meta)), &mut Names::default(), Duration::ZERO);
+        assert_eq!(line.note, "writes 7 of epoch 3: 512 bytes at 4096, 1024 zeroes at 0");
     }
 
     #[test]

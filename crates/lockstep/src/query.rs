@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use lockstep_node::{OwnStatus, Status};
 use serde::Serialize;
 
+use crate::block::BlockStatus;
 use crate::cluster_dir;
 use crate::fetch::{self, Target};
 
@@ -133,10 +134,13 @@ fn merge(mut answers: Vec<Status>) -> Option<ClusterStatus> {
 /// A note about the transactions in a member's rescue files.
 fn rescue_note(status: &Status) -> Option<String> {
     let own = &status.own;
+    let is_device = status.front_end.as_ref().and_then(BlockStatus::in_page).is_some();
+    let (entries, process) =
+        if is_device { ("entries of the device", "process") } else { ("transactions", "server") };
     (own.rescued > 0).then(|| {
         format!(
-            "{} keeps {} transactions that the cluster does not have, in lockstep.rescue.*.log: review them with lockstep \
-             log --rescue, then move the file away (the next start of its server removes this note)",
+            "{} keeps {} {entries} that the cluster does not have, in lockstep.rescue.*.log: review them with lockstep \
+             log --rescue, then move the file away (the next start of its {process} removes this note)",
             own.name, own.rescued_transactions
         )
     })
@@ -247,6 +251,14 @@ mod tests {
                 "{notes:?}"
             );
         }
+        let mut device = reported_by("n1");
+        (device.own.rescued, device.own.rescued_transactions) = (1, 2);
+        device.front_end = Some(serde_json::json!({ "kind": "block" }));
+        let notes = merge(vec![device]).unwrap().notes;
+        assert!(
+            notes[0].starts_with("n1 keeps 2 entries of the device") && !notes[0].contains("server"),
+            "{notes:?}"
+        );
     }
 
     #[test]

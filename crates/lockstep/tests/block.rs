@@ -508,8 +508,18 @@ fn deposed_primary_of_weak_protocol_returns_as_equal_copy() {
     group.start(0);
     client.detach();
     group.assert_equal_copies();
-    let rescued = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().contains("rescue");
-    assert!(std::fs::read_dir(group.member(0)).unwrap().flatten().any(rescued), "the lost flush is kept");
+    let rescued = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().contains("rescue");
+    let file = std::fs::read_dir(group.member(0)).unwrap().flatten().find(rescued);
+    let file = file.expect("the lost flush is kept").path();
+    let text = std::fs::read_to_string(group.dir.join("n1.log")).unwrap();
+    let line = text.lines().find(|line| line.contains("were perhaps acknowledged")).expect(&text);
+    assert!(line.contains("of the device (seqnos") && !line.contains("transaction"), "{line}");
+    let show = |more: &[&str]| lockstep().args(["log", "--rescue"]).arg(&file).args(more).output().unwrap();
+    let shown = String::from_utf8_lossy(&show(&[]).stdout).into_owned();
+    assert!(shown.contains("of epoch 1: 512 bytes at 0"), "{shown}");
+    let sql = show(&["--sql"]);
+    let text = String::from_utf8_lossy(&sql.stderr).into_owned();
+    assert!(!sql.status.success() && text.contains("no SQL"), "{text}");
 }
 
 #[test]

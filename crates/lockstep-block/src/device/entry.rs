@@ -21,6 +21,7 @@ use super::extent_map::{Content, Run};
 use bytes::Bytes;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::{MemberId, Uuid};
+use std::fmt;
 
 const VERSION: u8 = 1;
 /// The bytes of an entry of writes without its runs.
@@ -135,6 +136,41 @@ pub struct Difference {
     pub length: u64,
     /// The members that differ from a majority of the copies; none: no majority is alike.
     pub members: Vec<MemberId>,
+}
+
+/// The ranges of writes that a line names.
+const RANGES_SHOWN: usize = 8;
+
+/// A line for people.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Writes { epoch, number, runs, .. } => {
+                write!(f, "writes {number} of epoch {epoch}")?;
+                for (at, Run { offset, length, content }) in runs.iter().take(RANGES_SHOWN).enumerate() {
+                    let before = if at == 0 { ":" } else { "," };
+                    let what = if matches!(content, Content::Data(_)) { "bytes" } else { "zeroes" };
+                    write!(f, "{before} {length} {what} at {offset}")?;
+                }
+                match runs.len().saturating_sub(RANGES_SHOWN) {
+                    0 => Ok(()),
+                    more => write!(f, ", and {more} more"),
+                }
+            }
+            Entry::Attach { before, peer, promoted: false, .. } => {
+                write!(f, "{peer} attaches after epoch {before}")
+            }
+            Entry::Attach { before, peer, .. } => write!(f, "{peer} attaches in epoch {before}"),
+            Entry::Promote { before, .. } => write!(f, "a promotion after epoch {before}"),
+            Entry::Detach { epoch, .. } => write!(f, "the client of epoch {epoch} detaches"),
+            Entry::Resize { size, .. } => write!(f, "the device has {size} bytes"),
+            Entry::Verify { offset, length, .. } => write!(f, "a comparison of {length} bytes at {offset}"),
+            Entry::Hashes { blocks, .. } => write!(f, "{} hashes of a comparison", blocks.len()),
+            Entry::Compared(Compared { bytes, differing, .. }) => {
+                write!(f, "the result of a comparison of {bytes} bytes: {differing} differ")
+            }
+        }
+    }
 }
 
 impl Entry {

@@ -512,7 +512,7 @@ impl Runtime {
                 self.log.set_bytes(bytes);
                 self.engine.note_log_size(bytes);
             }
-            LogDone::Rescued { text, transactions } => self.engine.rescued(&text, transactions),
+            LogDone::Rescued(kept) => self.engine.rescued(&kept),
             LogDone::Failed(text) => {
                 self.engine
                     .fail(&format!("the log cannot be written, this member stops acknowledging: {text}"));

@@ -6,6 +6,7 @@ use crate::effect::{ReadFailure, ReadRequest, SYNC_DEFERRAL, TrimLimits};
 use crate::io::log_queue::{LogJob, NoJob, Receiver};
 use crate::io::role_swap::{Role, RoleSwap, SWAP_AFTER};
 use crate::records;
+use crate::rescued::Kept;
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, ReadError, Record, Vote, WriteError};
@@ -26,13 +27,8 @@ pub(crate) enum LogDone {
         early: bool,
     },
     Size(u64),
-    /// Entries that the log loses are in a rescue file: a line about it.
-    Rescued {
-        /// The line.
-        text: String,
-        /// How many transactions.
-        transactions: u64,
-    },
+    /// Entries that the log loses are in a rescue file.
+    Rescued(Kept),
     /// The log is lost to this process: it must not acknowledge anything any more.
     Failed(String),
 }
@@ -273,25 +269,12 @@ impl<D: Disk> Writer<D> {
     }
 }
 
-/// Writes a rescue file, and says what is in it.
+/// Writes a rescue file.
 pub(crate) fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
     let Rescue { base, entries } = rescue;
     let records: Vec<Record> = entries.iter().map(records::record).collect();
     let name = log.rescue(records::reset(base), &records).map_err(|e| e.to_string())?;
-    let seqnos: Vec<_> =
-        entries.iter().filter(|e| crate::rescued::is_transaction(e.kind)).map(|e| e.seqno).collect();
-    // Views and the like between them are no transactions, but have seqnos.
-    let text = match (seqnos.first(), seqnos.last()) {
-        (Some(first), Some(last)) => format!(
-            "{} transactions (seqnos {first} to {last}) that the cluster does not have were perhaps acknowledged to \
-             their clients under a weak commit.policy: they are kept in {name}; look at them with lockstep log --rescue",
-            seqnos.len()
-        ),
-        _ => format!(
-            "parts of a transaction that the cluster does not have are kept in {name}: nobody was told that it is committed"
-        ),
-    };
-    Ok(LogDone::Rescued { text, transactions: seqnos.len() as u64 })
+    Ok(LogDone::Rescued(Kept::new(name, entries)))
 }
 
 /// Reads old entries: none only if the log does not have them.
@@ -353,7 +336,6 @@ mod tests {
     use crate::io::log_queue;
     use crate::testing::write_op;
     use lockstep_core::snapshot::StateSnapshot;
-    use lockstep_core::{EntryHeader, EntryKind, ProposalId};
     use lockstep_log::{DiskFile, MemDisk, Options};
     use std::io;
     use std::sync::{Arc, Mutex, mpsc};
@@ -382,30 +364,6 @@ mod tests {
         let swap = Swap::new(Writer::new(log));
         std::thread::spawn(move || serve(&swap, LogJobs::new(work), deferral, answer));
         (jobs, received)
-    }
-
-    #[test]
-    fn rescue_file_line_counts_transactions_only() {
-        let (mut log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
-        let mut line = |kinds: &[EntryKind]| {
-            let entry = |(at, kind): (usize, &EntryKind)| {
-                let (index, seqno, proposal) = (at as u64 + 1, at as i64 + 11, ProposalId::default());
-                Entry::new(EntryHeader { index, term: 1, kind: *kind, seqno, proposal, time: 0 }, &[])
-            };
-            let entries: Vec<Entry> = kinds.iter().enumerate().map(entry).collect();
-            let uuid = lockstep_core::Uuid([1; 16]);
-            let base =
-                Box::new(StateSnapshot::genesis(uuid, 10, lockstep_core::members::Membership::default()));
-            match keep(&mut log, &Rescue { base, entries }) {
-                Ok(LogDone::Rescued { text, transactions }) => (text, transactions),
-                _ => panic!("nothing is kept"),
-            }
-        };
-        let (text, n) = line(&[EntryKind::View, EntryKind::WriteSet, EntryKind::TotalOrder, EntryKind::View]);
-        assert!(text.starts_with("2 transactions (seqnos 12 to 13) that"), "{text}");
-        assert_eq!(n, 2);
-        let (text, n) = line(&[EntryKind::Piece]);
-        assert!(text.starts_with("parts of a transaction") && n == 0, "{text}");
     }
 
     fn write(ticket: u64, may_defer: bool) -> LogJob {

@@ -128,12 +128,12 @@ impl Branches {
         let text = format!(
             "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which \
              stops. At its next start this member, once it has reached that branch again, sets its log aside as \
-             lockstep.damaged.*, joins as a new one and takes that branch's state; {} that only it had are kept in \
-             lockstep.rescue.*.log",
+             lockstep.damaged.*, joins as a new one and {}; {} that only it had are kept in lockstep.rescue.*.log",
             hello.name,
             hello.history,
             tail.history,
             tail.seqno,
+            ctx.terms().takes_branch,
             ctx.terms().entries
         );
         ctx.out.push(Effect::QuarantineLog(Box::new(QuarantineRequest::Superseded(Superseded {

@@ -20,6 +20,7 @@ use crate::member::recovery::transfer::Wanted;
 use crate::member::unreadable::{Unreadable, unreadable_control};
 use crate::operator::{Answer, Command};
 use crate::pack;
+use crate::rescued::Kept;
 use crate::submit::Filler;
 use crate::wire::{
     Evidence, FRAME_NODE, FRAME_OPERATOR, FRAME_PACKED, FRAME_RAFT, Health, Hello, NodeMessage,
@@ -757,8 +758,9 @@ impl Member {
     }
 
     /// A rescue file has been written.
-    pub(crate) fn rescued(&mut self, text: &str, transactions: u64) {
-        self.admin.commits.rescued(transactions);
+    pub(crate) fn rescued(&mut self, kept: &Kept) {
+        self.admin.commits.rescued(kept.transactions);
+        let text = kept.line(self.ctx.terms());
         self.ctx.log(Level::Warn, text);
     }
 }
