@@ -29,7 +29,7 @@ long=(
     binlog::replica_that_switches_between_instances_loses_nothing
     block::device_holds_every_flushed_write_under_faults
     block::mariadb_on_device_keeps_acknowledged_commits
-    branch::majority_log_damage_is_reported_and_bootstrap_works
+    branch::majority_without_identities_is_reported_and_bootstrap_works
     chaos::isolation_holds_on_three_members_with_kills
     chaos::under_all_one_of_three_is_enough
     chaos::under_async_no_more_is_lost_than_was_at_risk

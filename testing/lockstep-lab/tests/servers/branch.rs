@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockstep_lab::Cluster;
 use lockstep_local::{LocalError, START_TIMEOUT};
 
-use crate::damage::in_the_midst;
+use crate::damage::of_the_identity;
 use crate::fixture::{Kind, Test, alone, built, eventually, fails, kind, same, session, spec};
 use crate::rejoin::{mark, others_see, unmark};
 
@@ -106,10 +106,10 @@ fn bootstrap_founds_branch_and_others_transfer_state() -> Test {
     Ok(())
 }
 
-/// All die, and a majority of the logs is damaged. No member votes on entries that it cannot vouch for, each reports its
-/// log, and the operator lets the member with its log go on.
+/// All die, and a majority has lost its identities. No member votes on entries that it cannot vouch for, each reports its log,
+/// and the operator lets the member with its log go on.
 #[test]
-fn majority_log_damage_is_reported_and_bootstrap_works() -> Test {
+fn majority_without_identities_is_reported_and_bootstrap_works() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -127,7 +127,7 @@ fn majority_log_damage_is_reported_and_bootstrap_works() -> Test {
         server.kill();
     }
     for n in [0, 1] {
-        in_the_midst(&cluster.servers[n])?;
+        of_the_identity(&cluster.servers[n])?;
     }
     for server in &mut cluster.servers {
         server.spawn(&[])?;

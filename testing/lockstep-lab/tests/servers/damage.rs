@@ -1,5 +1,5 @@
-//! Logs that are damaged or lost: the member comes back by itself, and nothing is lost. It has a new identity, unless only
-//! old segments are damaged.
+//! Logs that are damaged or lost: the member comes back by itself, and nothing is lost. It has a new identity, unless the rest
+//! of the log proves what it had.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,12 +47,13 @@ fn identity(server: &Server) -> Result<Vec<u8>, LocalError> {
 /// What happens to the log of a member that was killed under load.
 type Harm = fn(&Server) -> Test;
 
-/// Damages the last segment, which no later one can stand in for.
+/// Damages the last segment in its midst: what follows proves where the log had ended.
 pub(crate) fn in_the_midst(server: &Server) -> Test {
     flip(log_files(&server.datadir())?.last().expect("a log has files"), 20_000)
 }
 
-fn of_the_identity(server: &Server) -> Test {
+/// Nothing is left that says what the member had acknowledged.
+pub(crate) fn of_the_identity(server: &Server) -> Test {
     std::fs::write(&log_files(&server.datadir())?[0], [0u8; 8192]).map_err(io("zero the identity"))
 }
 
@@ -62,7 +63,7 @@ fn of_all(server: &Server) -> Test {
         .try_for_each(|path| std::fs::remove_file(path).map_err(io("remove a file of the log")))
 }
 
-fn comes_back_after(harms: &[Harm]) -> Test {
+fn comes_back_after(harms: &[Harm], keeps_its_id: bool) -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // it has no such log
@@ -84,22 +85,26 @@ fn comes_back_after(harms: &[Harm]) -> Test {
         cluster.wait_size(3)?;
         assert!(unmark(&cluster.servers[1])?, "the database was copied");
         let after = identity(&cluster.servers[1])?;
-        assert!(before != after, "it came back as the one that cannot vouch for what it acknowledged");
+        same("it has kept its identity", before == after, keeps_its_id);
         eventually("it votes again", || {
-            Ok(cluster.servers[0].log().lines().any(|l| l.contains("n2 has caught up and votes from now on")))
+            let (own, first) = (cluster.servers[1].log(), cluster.servers[0].log());
+            Ok(match keeps_its_id {
+                true => own.contains("this member's log is whole again"),
+                false => first.contains("n2 has caught up and votes from now on"),
+            })
         })?;
     }
     audit(&cluster, done, 3 * harms.len() as u64)
 }
 
 #[test]
-fn member_with_damaged_log_returns_under_new_id() -> Test {
-    comes_back_after(&[in_the_midst])
+fn member_with_log_damaged_near_end_keeps_its_id() -> Test {
+    comes_back_after(&[in_the_midst], true)
 }
 
 #[test]
 fn member_without_identity_returns_under_new_id() -> Test {
-    comes_back_after(&[of_the_identity, of_all])
+    comes_back_after(&[of_the_identity, of_all], false)
 }
 
 /// All die, and one of them has a damaged log: the majority of the others goes on.
@@ -124,19 +129,13 @@ fn full_outage_with_one_damaged_log_loses_nothing() -> Test {
     audit(&cluster, done, 6)
 }
 
+/// A member whose log is damaged is told to found a cluster: it waits for the others, and loses nothing.
 #[test]
-fn damaged_log_cannot_found_cluster() -> Test {
+fn damaged_log_founds_no_cluster() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
-    let _alone = alone();
-    let mut cluster = Cluster::start(&spec())?;
-    cluster.servers[0].query("CREATE TABLE mysql.t (id INT PRIMARY KEY, pad LONGBLOB)")?;
-    cluster.servers[0].query("INSERT INTO mysql.t VALUES (1, REPEAT('x', 100000)), (2, '')")?;
-    cluster.servers[0].query("INSERT INTO mysql.t VALUES (3, '')")?;
-    for server in &mut cluster.servers {
-        server.kill();
-    }
+    let (_alone, mut cluster) = (alone(), killed_cluster()?);
     let server = &mut cluster.servers[0];
     in_the_midst(server)?;
     let grastate = server.datadir().join("grastate.dat");
@@ -144,9 +143,61 @@ fn damaged_log_cannot_found_cluster() -> Test {
     std::fs::write(&grastate, text.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1"))
         .map_err(io("write grastate.dat"))?;
     server.spawn(&["--wsrep-new-cluster"])?;
-    server.wait_ended(Duration::from_secs(30))?;
-    assert!(server.log().contains("is corrupt at byte"), "{}", server.log_tail(30));
-    same("files of the log", log_files(&server.datadir())?.len() >= 2, true);
+    eventually("it waits", || Ok(server.log().contains("waiting for a primary component")))?;
+    assert!(server.log().contains("this member's log is damaged near its end"), "{}", server.log_tail(30));
+    cluster.servers[1].spawn(&[])?;
+    cluster.servers[2].spawn(&[])?;
+    all_are_back(&mut cluster)
+}
+
+/// All die, and the logs of two are damaged: they vote for the third, which sends what they lack.
+#[test]
+fn majority_with_logs_damaged_near_end_returns_by_itself() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let (_alone, mut cluster) = (alone(), killed_cluster()?);
+    let ids = cluster.servers.iter().map(identity).collect::<Result<Vec<_>, _>>()?;
+    for n in [0, 1] {
+        in_the_midst(&cluster.servers[n])?;
+    }
+    for server in &mut cluster.servers {
+        server.spawn(&[])?;
+    }
+    all_are_back(&mut cluster)?;
+    let now = cluster.servers.iter().map(identity).collect::<Result<Vec<_>, _>>()?;
+    same("identities", now, ids);
+    for n in [0, 1] {
+        let log = cluster.servers[n].log();
+        assert!(log.contains("this member's log is damaged near its end"), "{log}");
+        assert!(!log.contains("the state must be transferred"), "{log}");
+    }
+    Ok(())
+}
+
+/// Three members with three rows that were killed.
+fn killed_cluster() -> Result<Cluster, LocalError> {
+    let mut spec = spec();
+    spec.provider_options.push(("pc.wait_prim_timeout".into(), "PT5M".into()));
+    let mut cluster = Cluster::start(&spec)?;
+    let mut client = cluster.servers[0].client()?;
+    client.run(&["CREATE DATABASE test", "CREATE TABLE test.t (id INT PRIMARY KEY, pad LONGBLOB)"])?;
+    client.query("INSERT INTO test.t VALUES (1, REPEAT('x', 100000)), (2, '')")?;
+    client.query("INSERT INTO test.t VALUES (3, '')")?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 3);
+    drop(client);
+    cluster.servers.iter_mut().for_each(Server::kill);
+    Ok(cluster)
+}
+
+fn all_are_back(cluster: &mut Cluster) -> Test {
+    for server in &mut cluster.servers {
+        server.wait_ready(START_TIMEOUT)?;
+    }
+    cluster.wait_size(3)?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 3);
+    cluster.servers[0].query("INSERT INTO test.t VALUES (4, '')")?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 4);
     Ok(())
 }
 

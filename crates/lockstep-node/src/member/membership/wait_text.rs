@@ -78,6 +78,13 @@ fn wait_text(ctx: &Context) -> String {
             _ => nobody_founded(ctx),
         };
     }
+    if let Some(leader) = ctx.raft.leader().filter(|leader| *leader != ctx.me.id) {
+        return format!(
+            "{} leads: this member takes the log from it, up to index {} so far",
+            ctx.name_of(&leader),
+            ctx.raft.last_index()
+        );
+    }
     let missing = ctx.absent_voters();
     if !missing.is_empty() {
         let text = format!("not connected: {missing}; a majority of the voters is needed");
@@ -176,6 +183,17 @@ mod tests {
         ctx.peers.not_reached("10.0.0.9:4567".into(), "n9".into(), Some(why.into()));
         let text = missing(&ctx);
         assert!(text.contains("can be talked to") && text.ends_with(&format!("n9: {why}")), "{text}");
+    }
+
+    #[test]
+    fn member_behind_a_leader_says_that_it_takes_the_log() {
+        let mut lab = Lab::new(3, &Tuning::default());
+        lab.run(1_000_000);
+        let follower = lab.nodes.iter().find(|node| !node.member.ctx.raft.is_leader()).unwrap();
+        let ctx = &follower.member.ctx;
+        let leader = ctx.name_of(&ctx.raft.leader().unwrap());
+        let text = missing(ctx);
+        assert!(text.starts_with(&format!("{leader} leads: this member takes the log")), "{text}");
     }
 
     #[test]
