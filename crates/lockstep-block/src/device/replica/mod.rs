@@ -216,6 +216,11 @@ impl State {
         !is_bounded && !self.closing && self.overlay.unwritten() >= cache
     }
 
+    /// Whether committed writes take so much memory that they go to the device file at once.
+    fn must_write_back(&self, cache: u64) -> bool {
+        self.overlay.unwritten() >= cache / 8
+    }
+
     /// Forgets the attachment, and all of its writes that are not committed: in a later epoch they would cover newer ones.
     #[must_use]
     fn end_session(&mut self) -> Ended {
@@ -391,9 +396,16 @@ impl<L: Log> Replica<L> {
         &self.0.file
     }
 
+    /// Tells clients and background threads of a change.
     pub(super) fn wake(&self) {
-        self.0.changed.notify_waiters();
+        self.wake_clients();
         self.0.work.notify_all();
+    }
+
+    /// Tells clients of a change that gives the background threads nothing to do. Each flush makes several, so waking two threads
+    /// each time would cost more than the log does.
+    pub(super) fn wake_clients(&self) {
+        self.0.changed.notify_waiters();
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -600,6 +612,7 @@ impl<L: Log> Replica<L> {
         let now = self.now();
         let mut ended = Vec::new();
         let epoch_before = state.attachments.epoch();
+        let is_data = matches!(entry, Entry::Writes { .. });
         let effect = state.attachments.take(origin, &entry);
         if let (Effect::Accepted(_), Entry::Promote { .. }) = (&effect, &entry) {
             state.promoted_at = now;
@@ -666,8 +679,12 @@ impl<L: Log> Replica<L> {
         }
         state.delivered = seqno;
         state.count_early();
+        let is_small = is_data && !state.must_write_back(self.0.config.cache);
         drop(state);
-        self.wake();
+        match is_small {
+            true => self.wake_clients(),
+            false => self.wake(),
+        }
         drop(ended);
         // The window may have room again.
         self.send();

@@ -4,9 +4,7 @@ use super::super::attachments::Holder;
 use super::super::controls::Outcome;
 use super::super::entry::Entry;
 use super::super::session::ToSend;
-use super::{
-    ATTACH_TRIES, CONTROL_TIMEOUT, Closes, LOOK, Log, NO_SIZE, Notice, Replica, State, Tag, Unusable,
-};
+use super::{ATTACH_TRIES, CONTROL_TIMEOUT, Closes, Log, NO_SIZE, Notice, Replica, State, Tag, Unusable};
 use crate::export::Peer;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -83,15 +81,17 @@ impl<L: Log> Replica<L> {
             Notice::Acknowledged { after } => {
                 state.early.push((tag, after));
                 state.count_early();
+                drop(state);
+                self.wake_clients();
             }
             Notice::Lost => {
                 if let Some(session) = state.session.as_mut().filter(|session| session.epoch() == tag.epoch) {
                     session.on_lost();
                 }
+                drop(state);
+                self.wake();
             }
         }
-        drop(state);
-        self.wake();
     }
 
     /// Submits writes that nobody flushes, and sends again what was lost. Returns after [`Replica::close`]. However it ends, it
@@ -166,7 +166,7 @@ impl<L: Log> Replica<L> {
             && self.now() < until
             && state.session.as_ref().is_some_and(|session| session.uncommitted() > 0)
         {
-            let waited = self.0.work.wait_timeout(state, LOOK);
+            let waited = self.0.work.wait_timeout(state, SUBMIT_LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -55,7 +55,7 @@ impl<L: Log> Replica<L> {
     }
 
     fn is_write_back_due(&self, state: &mut State) -> bool {
-        let is_full = state.overlay.unwritten() >= self.0.config.cache / 8;
+        let is_full = state.must_write_back(self.0.config.cache);
         let now = self.now();
         let age = state.unwritten_since.map(|since| now.duration_since(since));
         let is_asked = state.snapshot.as_ref().is_some_and(|slot| slot.waiting().is_some());
