@@ -297,8 +297,10 @@ mod tests {
         let out = dir.join("out");
         let mut session = Session::spawn(&mut command, &out).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        while members(session.pid()).len() < 2 {
-            assert!(Instant::now() < deadline, "the child did not start");
+        // The shell writes after the child has begun.
+        let written = || std::fs::read_to_string(&out).unwrap();
+        while members(session.pid()).len() < 2 || written() != "started\n" {
+            assert!(Instant::now() < deadline, "the child did not start: {:?}", written());
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(session.ended().is_none());
@@ -313,7 +315,6 @@ mod tests {
             assert!(Instant::now() < deadline, "the child is still there");
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(std::fs::read_to_string(&out).unwrap(), "started\n");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
