@@ -387,9 +387,11 @@ impl Local {
     pub(super) fn written(&mut self, ticket: u64) {
         self.disk.written(ticket);
         // From here on the log has what it had, also if it is truncated later.
-        let index = self.disk.persisted();
-        let term = self.log.term_at(index).unwrap_or(0);
-        self.former_end = self.former_end.filter(|former| LogEnd { term, index } < *former);
+        self.former_end = self.former_end.filter(|former| {
+            let index = self.disk.persisted();
+            let term = self.log.term_at(index).unwrap_or(0);
+            LogEnd { term, index } < *former
+        });
     }
 
     /// The next thing that waited for the vote and waits no more.
