@@ -4,7 +4,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{Found, MEMBER, collect, options, record, records, write_sync};
+use common::{Found, MEMBER, collect, images, options, record, records, write_sync};
 use lockstep_log::{Fault, Log, MemDisk, OpenError, Options, Record, Vote, WriteOp};
 use proptest::prelude::*;
 
@@ -299,7 +299,7 @@ fn end_below_commit_hint_or_durable_offset_loses_log() {
     is_lost(&disk);
 }
 
-/// What is before the hole may turn out to be no part of the leader's log.
+/// A leader's log may lack the records before the hole.
 #[test]
 fn truncation_reaches_damaged_segment() {
     let disk = log(40);
@@ -374,14 +374,7 @@ fn crash_while_log_is_shortened_keeps_former_end() {
                 }
                 let opened = opened.is_ok();
                 disk.clear_faults();
-                for seed in 0..24 {
-                    let image = disk.fork();
-                    image.set_sector_bytes(if seed % 2 == 0 { 512 } else { 24 });
-                    if fault == Fault::PowerCut {
-                        image.crash(seed * 7919 + n)
-                    } else {
-                        image.kill()
-                    }
+                for (seed, image) in images(&disk, fault, n) {
                     for _ in 0..2 {
                         let (mut log, found) = open(&image).unwrap();
                         assert_eq!(found.records, records(1..=kept, 1), "{fault:?} {n} {seed}");

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use common::{MEMBER, collect, options, records, write_sync};
+use common::{MEMBER, collect, images, options, records, write_sync};
 use lockstep_log::{Disk, Fault, Log, LogView, MemDisk, OpenError, Record, Replay, Vote, WriteOp};
 use proptest::prelude::*;
 
@@ -246,14 +246,7 @@ fn crash_during_trim_keeps_log_and_evidence() {
             disk.fail_op(n, fault);
             let opened = collect(&disk, options()).is_ok();
             disk.clear_faults();
-            for seed in 0..24 {
-                let image = disk.fork();
-                image.set_sector_bytes(if seed % 2 == 0 { 512 } else { 24 });
-                if fault == Fault::PowerCut {
-                    image.crash(seed * 7919 + n)
-                } else {
-                    image.kill()
-                }
+            for (seed, image) in images(&disk, fault, n) {
                 for _ in 0..2 {
                     let (_log, found) = collect(&image, options()).unwrap();
                     assert_eq!(found.records, records(31..=40, 1), "{fault:?} {n} {seed}");

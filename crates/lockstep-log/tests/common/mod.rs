@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use lockstep_log::{Disk, Log, OpenError, Options, Record, Recovered, Replay, WriteOp};
+use lockstep_log::{Disk, Fault, Log, MemDisk, OpenError, Options, Record, Recovered, Replay, WriteOp};
 
 pub const MEMBER: [u8; 16] = *b"member-under-tst";
 
@@ -45,6 +45,19 @@ pub fn collect<D: Disk>(disk: &D, options: Options) -> Result<(Log<D>, Found), O
         Ok(())
     })?;
     Ok((log, Found { recovered, bases, records }))
+}
+
+/// Possible contents of the disk after this fault at operation `n`, each with its seed.
+pub fn images(disk: &MemDisk, fault: Fault, n: u64) -> impl Iterator<Item = (u64, MemDisk)> {
+    (0..24).map(move |seed| {
+        let image = disk.fork();
+        image.set_sector_bytes(if seed % 2 == 0 { 512 } else { 24 });
+        match fault == Fault::PowerCut {
+            true => image.crash(seed * 7919 + n),
+            false => image.kill(),
+        }
+        (seed, image)
+    })
 }
 
 pub fn write_sync<D: Disk>(log: &mut Log<D>, records: Vec<Record>) {
