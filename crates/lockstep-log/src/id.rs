@@ -4,7 +4,7 @@
 //! durable write the same content goes to the scratch slot too, unsynced. So both slots are alike at rest, and one
 //! damaged slot does not bring back an older vote.
 //!
-//! A slot with a former end has another version: earlier programs, which would vote with what is left of the log, refuse it.
+//! A slot with a former end has another version. Earlier programs refuse it: they would vote by the shortened log.
 
 use std::io;
 

@@ -217,9 +217,9 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
 /// Reads the `live` segments up to the first damage, and behind it as far as that proves the log's former end: see
 /// [`former_end`]. The seal of a damaged segment names the last record before the next one.
 ///
-/// What is behind the damage is gone for the owner, which must not act as if it had never been there. So the former end has
-/// to be known, and covers what `lockstep.id.log` knows. A crash may leave void segments behind the damage: then the former
-/// end is that before the truncation, and not lower than the true one.
+/// The owner loses the records behind the damage, and may have acknowledged them. So this function must find the former end, and
+/// that must not lie below the durable position in `lockstep.id.log`. A crash may leave void segments behind the damage. The
+/// former end is then that before the truncation, which is not lower than the true one.
 fn load_shortened<D: Disk>(
     disk: &D,
     slot: &Slot,

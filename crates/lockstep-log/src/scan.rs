@@ -151,7 +151,7 @@ pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Opt
 /// The last one is the log's end: only zeros follow, as far as an append writes them, and nothing of this segment. A torn
 /// write, or one in another place, leaves something there.
 ///
-/// What is kept is a prefix of the log that ended there. On both sides of each hole the term is the same, so one leader
+/// The kept records are a prefix of the log that ended there. On both sides of each hole the term is the same, so one leader
 /// made both records, and by log matching the later log has the earlier record. No record behind the holes truncates what is
 /// kept.
 pub(crate) fn former_end<F: DiskFile>(

@@ -15,7 +15,7 @@ pub(crate) struct Terms {
     pub(crate) entries: &'static str,
     /// The same after a number.
     pub(crate) counted: &'static str,
-    /// What to do with those in a rescue file: the end of a sentence.
+    /// The end of a sentence that tells an operator how to use the entries in a rescue file.
     pub(crate) rescue: &'static str,
     /// How a member that gives up its log for a branch gets the branch's data: a predicate.
     pub(crate) takes_branch: &'static str,

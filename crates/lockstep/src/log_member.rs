@@ -207,7 +207,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Another start ends in the same way, unless somebody does before what the text says.
+    /// Each further start ends in the same way until an operator follows the text.
     pub(crate) fn needs_operator(text: String) -> Failure {
         Failure { text, needs_operator: true }
     }

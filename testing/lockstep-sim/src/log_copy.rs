@@ -192,8 +192,8 @@ impl LogBook {
         logs.into_iter().any(|log| log.term_at(index) == Some(term))
     }
 
-    /// The log is opened with this content, after damage, and had ended at `former_end`: it must be a prefix of what is
-    /// durable, and have ended there or later. The member gives no vote of before again.
+    /// A damaged log is opened with this content, and had ended at `former_end`. The content must be a prefix of the durable one.
+    /// The durable one must not end behind `former_end`. The member does not repeat an earlier vote.
     pub(crate) fn shortened(
         &mut self,
         found: &Mirror,

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_servers_takes_a_socket_and_keeps_it() {
+    fn socket_with_many_servers_is_taken_by_one_and_stays() {
         const SERVERS: usize = 8;
         let dir = folder("race");
         let socket = dir.join("socket");

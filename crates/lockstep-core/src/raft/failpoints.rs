@@ -64,9 +64,9 @@ pub enum Failpoint {
     ReplacedWritesCount,
     /// A candidate gets the vote also if its log is behind.
     VoteForAnyLog,
-    /// A member with a damaged log votes by what is left of it.
+    /// A member with a damaged log compares candidates with its shortened log.
     VoteBelowFormerEnd,
-    /// A member with a damaged log campaigns with what is left of it.
+    /// A member with a damaged log campaigns with its shortened log.
     CampaignBelowFormerEnd,
     /// Every candidate gets the vote, also a second one of the same term.
     TwoVotes,

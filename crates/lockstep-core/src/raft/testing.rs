@@ -40,7 +40,7 @@ pub(super) fn follower(voters: u8, leader: Option<MemberId>) -> Local {
     damaged_follower(voters, leader, None)
 }
 
-/// The same, whose log had ended there before damage.
+/// A follower like that of [`follower`]. Its log had ended at `former_end` before damage.
 pub(super) fn damaged_follower(voters: u8, leader: Option<MemberId>, former_end: Option<LogEnd>) -> Local {
     let info = |n| MemberInfo {
         id: member(n),

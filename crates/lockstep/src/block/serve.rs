@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 
 /// How long the loop waits for a delivery before it looks after the threads.
 const IDLE: Duration = Duration::from_millis(200);
-/// A member that has not joined by then says for what it waits.
+/// A member that takes longer to join logs the reason.
 const JOINS_WITHIN: Duration = Duration::from_secs(2);
 /// Threads that serve clients.
 const WORKERS: usize = 2;
@@ -126,7 +126,7 @@ fn no_size(dir: &Path) -> String {
     )
 }
 
-/// What to do with a copy of another log. `arguments`: this program's.
+/// The command that replaces a copy of another log. `arguments`: those of this program.
 fn remedy(dir: &Path, arguments: impl Iterator<Item = OsString>) -> String {
     let arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
     let kept = arguments.filter(|argument| !FOUNDS.contains(&argument.as_str()));
@@ -189,7 +189,7 @@ struct Member {
 }
 
 impl Member {
-    /// Serves clients and commands, before the member joins: they learn for what it waits.
+    /// Serves clients and commands before the member joins, so that they learn the reason of a wait.
     fn begin(self, node: &Node, lines: &Arc<MessageLog>) -> Result<Serving, String> {
         let Member {
             file,
@@ -264,7 +264,7 @@ struct Serving {
     running: Arc<OnceLock<Running>>,
     _control: ControlSocket,
     lines: Arc<MessageLog>,
-    /// What to do if the copy is of another log.
+    /// The command for an operator if the copy is of another log.
     remedy: String,
 }
 

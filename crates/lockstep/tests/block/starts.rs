@@ -43,7 +43,7 @@ fn attach_in_time(socket: &Path) -> Client {
 }
 
 #[test]
-fn second_start_at_one_socket_or_directory_leaves_the_first_alone() {
+fn second_start_at_one_socket_or_directory_is_refused() {
     let dir = std::env::temp_dir().join(format!("lockstep-block-twice-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();

@@ -47,7 +47,7 @@ fn identity(server: &Server) -> Result<Vec<u8>, LocalError> {
 /// What happens to the log of a member that was killed under load.
 type Harm = fn(&Server) -> Test;
 
-/// Damages the last segment in its midst: what follows proves where the log had ended.
+/// Damages the last segment in its midst. The records behind the damage prove where the log had ended.
 pub(crate) fn in_the_midst(server: &Server) -> Test {
     flip(log_files(&server.datadir())?.last().expect("a log has files"), 20_000)
 }

@@ -69,7 +69,7 @@ pub trait Log: Send + Sync + 'static {
         self.is_live()
     }
 
-    /// What this member waits for while it belongs to no majority, for people.
+    /// A text for people: this member belongs to no majority, and waits for these members.
     fn waits_for(&self) -> Option<String> {
         None
     }
