@@ -155,15 +155,17 @@ fn log_of_newer_version_is_untouched() -> Test {
     let segment = before.iter().map(|(f, _)| f).rfind(|f| numbered(f)).cloned();
     let segment = segment.ok_or_else(|| LocalError::Value("the member has no segment".into()))?;
 
-    for (file, places) in [(&segment, &[8][..]), (&identity, &[8, 4096 + 8][..])] {
-        set_version(file, 2, places)?;
+    // The identity file has a second version, of a log whose end is damaged: docs/format-log.md.
+    for (file, places, known) in [(&segment, &[8][..], "up to 1"), (&identity, &[8, 4096 + 8][..], "up to 2")]
+    {
+        set_version(file, FUTURE, places)?;
         let changed = log_files(&datadir)?;
         let mark = cluster.servers[2].log().len();
         cluster.servers[2].spawn(&[])?;
         cluster.servers[2].wait_ended(Duration::from_secs(60))?;
         let log = cluster.servers[2].log_since(mark);
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let words = [name.as_str(), "version 2", "up to 1", "newer version"];
+        let words = [name.as_str(), "version 77", known, "newer version"];
         let said = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
         assert!(said, "no line with all of {words:?}:\n{log}");
         assert!(log_files(&datadir)? == changed, "files of the log were changed");
