@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -83,12 +84,12 @@ enum SharedCopy {
     Made(Bytes),
 }
 
-/// The bytes of a file.
+/// The bytes of a file. A log allocates files long before it fills them: zeros at the end take no memory.
 #[derive(Clone, Default)]
 struct Contents {
-    bytes: Vec<u8>,
-    /// From here on all bytes are zeros.
-    used: usize,
+    stored: Vec<u8>,
+    /// The size of the file, in bytes. All bytes behind the stored ones are zeros.
+    len: usize,
 }
 
 #[derive(Clone)]
@@ -210,7 +211,7 @@ impl MemDisk {
     /// The total size of all files, in bytes: what [`MemDisk::set_capacity`] bounds.
     pub fn used(&self) -> u64 {
         let s = self.state();
-        s.names.values().filter_map(|id| s.inodes.get(id)).map(|i| i.seen.bytes.len() as u64).sum()
+        s.names.values().filter_map(|id| s.inodes.get(id)).map(|i| i.seen.len as u64).sum()
     }
 
     /// Plants a fault in the recovery of the log on this disk.
@@ -246,7 +247,7 @@ impl MemDisk {
                 inode.seen.clone_from(&inode.durable);
                 inode.copy = SharedCopy::Changed;
             }
-            debug_assert!(inode.seen.bytes == inode.durable.bytes);
+            debug_assert!(inode.seen.to_vec() == inode.durable.to_vec());
         }
         let pending = std::mem::take(&mut s.pending_names);
         let mode = rng.below(4);
@@ -282,14 +283,14 @@ impl MemDisk {
     /// A file's contents as the process sees them.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let s = self.state();
-        s.names.get(name).and_then(|id| s.inodes.get(id)).map(|i| i.seen.bytes.clone())
+        s.names.get(name).and_then(|id| s.inodes.get(id)).map(|i| i.seen.to_vec())
     }
 
     /// Puts a file there, durably, replacing what has that name.
     pub fn put(&self, name: &str, contents: Vec<u8>) {
         let mut s = self.state();
         let id = s.new_inode();
-        let contents = Contents { used: contents.len(), bytes: contents };
+        let contents = Contents { len: contents.len(), stored: contents };
         s.inodes.insert(id, Inode { durable: contents.clone(), seen: contents, ..Inode::default() });
         s.names.insert(name.to_string(), id);
         s.durable_names.insert(name.to_string(), id);
@@ -314,10 +315,8 @@ impl MemDisk {
         let Some(inode) = s.inodes.get_mut(&id) else { return };
         (inode.copy, inode.differs) = (SharedCopy::Changed, true);
         for contents in [&mut inode.durable, &mut inode.seen] {
-            let len = contents.bytes.len();
-            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(len);
-            let n = bytes.len().min(len - from);
-            contents.write(from, &bytes[..n], 0);
+            let place = contents.range(offset, bytes.len());
+            contents.write(place.start, &bytes[..place.len()], 0);
         }
     }
 
@@ -384,8 +383,7 @@ impl State {
 
     fn has_space(&self, more: usize) -> bool {
         let Some(capacity) = self.capacity else { return true };
-        let used: usize =
-            self.names.values().filter_map(|id| self.inodes.get(id)).map(|i| i.seen.bytes.len()).sum();
+        let used: usize = self.names.values().filter_map(|id| self.inodes.get(id)).map(|i| i.seen.len).sum();
         (used + more) as u64 <= capacity
     }
 }
@@ -403,37 +401,61 @@ fn apply_name(names: &mut BTreeMap<String, u64>, change: NameChange) {
 
 impl Contents {
     /// Up to `len` bytes at `offset`; fewer at the end.
-    fn range(&self, offset: u64, len: usize) -> std::ops::Range<usize> {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
-        start..start + len.min(self.bytes.len() - start)
+    fn range(&self, offset: u64, len: usize) -> Range<usize> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len);
+        start..start + len.min(self.len - start)
+    }
+
+    /// The part of a range that is stored. The rest of the range is zeros.
+    fn stored(&self, range: &Range<usize>) -> Range<usize> {
+        range.start.min(self.stored.len())..range.end.min(self.stored.len())
+    }
+
+    /// Copies a range of the file.
+    fn read(&self, range: Range<usize>, buf: &mut [u8]) {
+        let stored = self.stored(&range);
+        let (head, zeros) = buf.split_at_mut(stored.len());
+        head.copy_from_slice(&self.stored[stored]);
+        zeros.fill(0);
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = self.stored.clone();
+        bytes.resize(self.len, 0);
+        bytes
     }
 
     fn grow(&mut self, size: usize) {
-        if self.bytes.len() < size {
-            self.bytes.resize(size, 0);
-        }
+        self.len = self.len.max(size);
     }
 
-    /// Writes the data, and zeros behind them where there are none yet.
+    /// Writes the data, and zeros behind them.
     fn write(&mut self, offset: usize, data: &[u8], zeros: usize) {
         let data_end = offset + data.len();
         let end = data_end + zeros;
         self.grow(end);
-        self.bytes[offset..data_end].copy_from_slice(data);
-        if data_end < self.used {
-            let stale = data_end..end.min(self.used);
-            self.bytes[stale].fill(0);
-        }
-        if self.used <= end {
-            self.used = data_end;
+        if self.stored.len() < data_end {
+            self.stored.resize(offset, 0);
+            self.stored.extend_from_slice(data);
+        } else {
+            self.stored[offset..data_end].copy_from_slice(data);
+            if end < self.stored.len() {
+                self.stored[data_end..end].fill(0);
+            } else {
+                self.stored.truncate(data_end);
+            }
         }
     }
 
     /// False if there is no such byte.
     fn xor(&mut self, at: usize, xor: u8) -> bool {
-        let Some(byte) = self.bytes.get_mut(at) else { return false };
-        *byte ^= xor;
-        self.used = self.used.max(at + 1);
+        if at >= self.len {
+            return false;
+        }
+        if at >= self.stored.len() {
+            self.stored.resize(at + 1, 0);
+        }
+        self.stored[at] ^= xor;
         true
     }
 
@@ -623,7 +645,7 @@ impl MemFile {
         }
         self.with(|s| {
             let mut verdict = s.begin();
-            let old = s.inodes.get(&self.inode).map_or(0, |i| i.seen.bytes.len());
+            let old = s.inodes.get(&self.inode).map_or(0, |i| i.seen.len);
             let new = match &change {
                 Change::Write { offset, data, zeros } => offset + data.len() + zeros,
                 Change::Grow { size } => *size,
@@ -651,7 +673,7 @@ impl MemFile {
 
 impl DiskFile for MemFile {
     fn size(&self) -> io::Result<u64> {
-        self.with(|s| Ok(s.inodes.get(&self.inode).map_or(0, |i| i.seen.bytes.len() as u64)))
+        self.with(|s| Ok(s.inodes.get(&self.inode).map_or(0, |i| i.seen.len as u64)))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -662,7 +684,7 @@ impl DiskFile for MemFile {
             let Some(inode) = s.inodes.get(&self.inode) else { return Ok(0) };
             let found = inode.seen.range(offset, buf.len());
             let n = found.len();
-            buf[..n].copy_from_slice(&inode.seen.bytes[found]);
+            inode.seen.read(found, &mut buf[..n]);
             s.bytes_read += n as u64;
             Ok(n)
         })
@@ -676,17 +698,22 @@ impl DiskFile for MemFile {
             let Some(inode) = s.inodes.get_mut(&self.inode) else { return Ok(Bytes::new()) };
             let found = inode.seen.range(offset, len);
             s.bytes_read += found.len() as u64;
+            if found.end > inode.seen.stored.len() {
+                let mut bytes = vec![0; found.len()];
+                inode.seen.read(found, &mut bytes);
+                return Ok(bytes.into());
+            }
             match &inode.copy {
                 SharedCopy::Made(copy) => Ok(copy.slice(found)),
                 // Not for a small part of a file that is written all the time.
-                SharedCopy::Read if 2 * found.len() >= inode.seen.used => {
-                    let copy = Bytes::copy_from_slice(&inode.seen.bytes);
+                SharedCopy::Read if 2 * found.len() >= inode.seen.stored.len() => {
+                    let copy = Bytes::copy_from_slice(&inode.seen.stored);
                     inode.copy = SharedCopy::Made(copy.clone());
                     Ok(copy.slice(found))
                 }
                 SharedCopy::Changed | SharedCopy::Read => {
                     inode.copy = SharedCopy::Read;
-                    Ok(Bytes::copy_from_slice(&inode.seen.bytes[found]))
+                    Ok(Bytes::copy_from_slice(&inode.seen.stored[found]))
                 }
             }
         })
