@@ -87,7 +87,8 @@ enum SharedCopy {
 /// The bytes of a file. A log allocates files long before it fills them: zeros at the end take no memory.
 #[derive(Clone, Default)]
 struct Contents {
-    stored: Vec<u8>,
+    /// Shared with copies of the disk until one of them changes it.
+    stored: Arc<Vec<u8>>,
     /// The size of the file, in bytes. All bytes behind the stored ones are zeros.
     len: usize,
 }
@@ -290,7 +291,7 @@ impl MemDisk {
     pub fn put(&self, name: &str, contents: Vec<u8>) {
         let mut s = self.state();
         let id = s.new_inode();
-        let contents = Contents { len: contents.len(), stored: contents };
+        let contents = Contents { len: contents.len(), stored: contents.into() };
         s.inodes.insert(id, Inode { durable: contents.clone(), seen: contents, ..Inode::default() });
         s.names.insert(name.to_string(), id);
         s.durable_names.insert(name.to_string(), id);
@@ -420,7 +421,7 @@ impl Contents {
     }
 
     fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = self.stored.clone();
+        let mut bytes = self.stored.to_vec();
         bytes.resize(self.len, 0);
         bytes
     }
@@ -434,15 +435,16 @@ impl Contents {
         let data_end = offset + data.len();
         let end = data_end + zeros;
         self.grow(end);
-        if self.stored.len() < data_end {
-            self.stored.resize(offset, 0);
-            self.stored.extend_from_slice(data);
+        let stored = Arc::make_mut(&mut self.stored);
+        if stored.len() < data_end {
+            stored.resize(offset, 0);
+            stored.extend_from_slice(data);
         } else {
-            self.stored[offset..data_end].copy_from_slice(data);
-            if end < self.stored.len() {
-                self.stored[data_end..end].fill(0);
+            stored[offset..data_end].copy_from_slice(data);
+            if end < stored.len() {
+                stored[data_end..end].fill(0);
             } else {
-                self.stored.truncate(data_end);
+                stored.truncate(data_end);
             }
         }
     }
@@ -452,10 +454,11 @@ impl Contents {
         if at >= self.len {
             return false;
         }
-        if at >= self.stored.len() {
-            self.stored.resize(at + 1, 0);
+        let stored = Arc::make_mut(&mut self.stored);
+        if at >= stored.len() {
+            stored.resize(at + 1, 0);
         }
-        self.stored[at] ^= xor;
+        stored[at] ^= xor;
         true
     }
 

@@ -45,6 +45,8 @@ pub struct PeerProgress {
 /// How entries reach a peer: from the leader, or through a relay of its zone.
 #[derive(Debug, Default)]
 pub(super) struct Route {
+    /// The peer's zone; `None` for a removed member. Set at the beginning of each round.
+    pub(super) zone: Option<u8>,
     /// Its relay.
     pub(super) via: Option<MemberId>,
     /// For a relay: since when it has received nothing although messages are in flight.

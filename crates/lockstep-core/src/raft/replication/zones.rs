@@ -1,7 +1,6 @@
 //! The leader's choice of relays: one for each zone, and the members excluded from relaying.
 
 use super::{Peers, Progress, ProgressState};
-use crate::members::Membership;
 use crate::raft::local::Local;
 use crate::raft::relay::Relay;
 use crate::types::*;
@@ -54,15 +53,9 @@ impl Zones {
     }
 
     /// Estimated time of all bytes in flight to a zone: a message sent now may queue behind them on one line.
-    fn time_in_flight(
-        &mut self,
-        local: &Local,
-        zone: u8,
-        peers: &Peers,
-        of_zone: impl Fn(&MemberId) -> bool,
-    ) -> Micros {
+    fn time_in_flight(&mut self, local: &Local, zone: u8, peers: &Peers) -> Micros {
         let lately = EXCLUSION.0 * local.config().election_timeout;
-        let there = || peers.iter().filter(|(id, _)| of_zone(id)).map(|(_, peer)| peer);
+        let there = || peers.values().filter(|peer| peer.route.zone == Some(zone));
         let time_per_kib = there().map(|peer| peer.route.path.time_per_kib()).max().unwrap_or(0);
         let takes = |peer: &Progress| (peer.bytes_in_flight() >> 10) as Micros * time_per_kib;
         // A silent member receives nothing, and bytes to a relay recipient count for its relay.
@@ -83,31 +76,33 @@ impl Zones {
     /// Begins a leader's round: chooses the relay of each zone and its recipients.
     pub(super) fn choose(&mut self, local: &Local, relay: &Relay, peers: &mut Peers) {
         let membership = local.membership().clone();
-        let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
-        let own = zone_of(&local.id());
+        let own = membership.get(&local.id()).map(|m| m.zone);
         let on = self.on && membership.members.iter().any(|m| Some(m.zone) != own);
         if !on && peers.values().all(|peer| peer.route.via.is_none()) {
             return;
         }
-        self.exclude_failed(local, peers, &membership);
+        for (id, peer) in peers.iter_mut() {
+            peer.route.zone = membership.get(id).map(|m| m.zone);
+        }
+        self.exclude_failed(local, peers);
         let mut last_zone = None;
         // Zone after zone. There are few members, and usually one or two zones.
         while let Some(zone) =
             membership.members.iter().map(|m| m.zone).filter(|z| Some(*z) > last_zone).min()
         {
             last_zone = Some(zone);
-            let of_zone = |id: &MemberId| zone_of(id) == Some(zone);
+            let of_zone = |peer: &Progress| peer.route.zone == Some(zone);
             let mut fit = Vec::new();
             // A relay needs a recipient.
             let may_relay = membership.members.iter().filter(|m| m.zone == zone).count() > 1;
             if Some(zone) != own && may_relay {
-                let line = self.time_in_flight(local, zone, peers, of_zone);
+                let line = self.time_in_flight(local, zone, peers);
                 let all = peers
                     .iter()
-                    .filter(|(id, peer)| of_zone(id) && self.may_take_part(local, relay, (id, peer), line));
+                    .filter(|(id, peer)| of_zone(peer) && self.may_take_part(local, relay, (id, peer), line));
                 fit.extend(all.map(|(id, _)| *id));
             }
-            let present = peers.iter().find_map(|(id, peer)| peer.route.via.filter(|_| of_zone(id)));
+            let present = peers.values().find_map(|peer| peer.route.via.filter(|_| of_zone(peer)));
             let chosen = match present.filter(|id| fit.contains(id)) {
                 _ if fit.len() < 2 => None,
                 Some(id) => self.replacement(local, zone, id, &fit, peers).or(Some(id)),
@@ -118,7 +113,7 @@ impl Zones {
                 relay.send_directly();
                 relay.route.path.begin(before);
             }
-            for (id, peer) in peers.iter_mut().filter(|(id, _)| of_zone(id) && Some(**id) != chosen) {
+            for (id, peer) in peers.iter_mut().filter(|(id, peer)| of_zone(peer) && Some(**id) != chosen) {
                 let relayed = chosen.is_some() && fit.contains(id);
                 if !relayed || peer.route.via != chosen {
                     peer.send_directly();
@@ -131,7 +126,7 @@ impl Zones {
             }
         }
         // A removed member is in no zone.
-        peers.iter_mut().filter(|(id, _)| zone_of(id).is_none()).for_each(|(_, peer)| peer.send_directly());
+        peers.values_mut().filter(|peer| peer.route.zone.is_none()).for_each(Progress::send_directly);
     }
 
     fn may_take_part(
@@ -235,14 +230,14 @@ impl Zones {
     }
 
     /// Excludes relays that reach no recipient or are stuck, and recipients that stay behind their relay.
-    fn exclude_failed(&self, local: &Local, peers: &mut Peers, membership: &Membership) {
-        let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
+    fn exclude_failed(&self, local: &Local, peers: &mut Peers) {
         let relays: BTreeMap<MemberId, (Index, Micros)> = peers
             .values()
             .filter_map(|peer| peer.route.via)
             .filter_map(|id| {
-                let line = self.zones.get(&zone_of(&id)?).map_or(0, |zone| zone.line.0);
-                Some((id, (peers.get(&id)?.received, line)))
+                let relay = peers.get(&id)?;
+                let line = self.zones.get(&relay.route.zone?).map_or(0, |zone| zone.line.0);
+                Some((id, (relay.received, line)))
             })
             .collect();
         if relays.is_empty() {
