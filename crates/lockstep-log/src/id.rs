@@ -18,7 +18,7 @@ const SLOT_STRIDE: u64 = 4096;
 const SLOT_BYTES: usize = 128;
 const FLAG_VOTED: u16 = 1;
 /// The version of a slot with a former end.
-const FORMER_END_VERSION: u16 = FORMAT_VERSION + 1;
+const FORMER_END_VERSION: u16 = 2;
 
 /// A point in the log that is known to be durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -217,9 +217,14 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
 /// Reads the `live` segments up to the first damage, and behind it as far as that proves the log's former end: see
 /// [`former_end`]. The seal of a damaged segment names the last record before the next one.
 ///
-/// The owner loses the records behind the damage, and may have acknowledged them. So this function must find the former end, and
-/// that must not lie below the durable position in `lockstep.id.log`. A crash may leave void segments behind the damage. The
-/// former end is then that before the truncation, which is not lower than the true one.
+/// The owner loses the records behind the damage, and may have acknowledged them. So the former end must not be below the true
+/// one:
+///
+/// - It is not below the durable position in `lockstep.id.log`.
+/// - The damage begins below that position, so it has met blocks that were durable for a while. A disk that loses its latest
+///   writes may have lost the last batch, too, and nothing would tell.
+/// - A crash may leave void segments behind the damage. Then the end found is the one before the truncation. It is too high,
+///   never too low.
 fn load_shortened<D: Disk>(
     disk: &D,
     slot: &Slot,
@@ -253,7 +258,13 @@ fn load_shortened<D: Disk>(
             false => scanned.stop == Stop::Sealed,
         };
         if !is_behind && !is_whole {
-            lost = Some(corrupt(&segment, text(&scanned).to_string()));
+            let error = corrupt(&segment, text(&scanned).to_string());
+            let durable = (slot.durable.segment, slot.durable.offset);
+            // With a former end there was an earlier open, which has checked this and lowered the durable position.
+            if slot.former_end.is_none() && (*number, segment.end) >= durable {
+                return Err(error);
+            }
+            lost = Some(error);
         }
         last = segment.last;
         if !is_behind {

@@ -148,7 +148,7 @@ pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Opt
 /// damage prove it. `kept`: the log keeps the entries up to this index.
 ///
 /// Behind each hole follow records that were written after it had been durable, each of them chained to the one before.
-/// The last one is the log's end: only zeros follow, as far as an append writes them, and nothing of this segment. A torn
+/// The last one is the log's end: only zeros follow, as far as an append writes them, and no intact record of this segment. A torn
 /// write, or one in another place, leaves something there.
 ///
 /// The kept records are a prefix of the log that ended there. On both sides of each hole the term is the same, so one leader

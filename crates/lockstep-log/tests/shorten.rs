@@ -25,31 +25,38 @@ fn offset(index: u64) -> u64 {
 
 /// A segment of `last` records in batches of five, and a vote in term 3.
 fn log(last: u64) -> MemDisk {
+    log_with_vote(last, 3)
+}
+
+fn log_with_vote(last: u64, term: u64) -> MemDisk {
     let disk = MemDisk::new();
     let (mut log, _) = collect(&disk, options()).unwrap();
     for first in (1..=last).step_by(5) {
         write_sync(&mut log, records(first..=last.min(first + 4), 1));
     }
-    log.write(WriteOp {
-        vote: Some(Vote { term: 3, voted_for: Some([7; 16]), commit_hint: 9 }),
-        ..WriteOp::default()
-    })
-    .unwrap();
-    log.sync().unwrap();
+    vote(&mut log, term);
     drop(log);
     disk.kill();
     disk
 }
 
+/// A vote in this term. It saves the log's durable position, too.
+fn vote(log: &mut Log<MemDisk>, term: u64) {
+    let vote = Vote { term, voted_for: Some([7; 16]), commit_hint: 9 };
+    log.write(WriteOp { vote: Some(vote), ..WriteOp::default() }).unwrap();
+    log.sync().unwrap();
+}
+
 /// Two segments of ten records each in batches of five.
 fn two_segments() -> MemDisk {
-    let disk = log(10);
+    let disk = log_with_vote(10, 2);
     let (mut log, _) = collect(&disk, options()).unwrap();
     for first in [11, 16] {
         let roll = (first == 11).then(|| Bytes::from_static(b"the base"));
         log.write(WriteOp { roll, records: records(first..=first + 4, 1), ..WriteOp::default() }).unwrap();
         log.sync().unwrap();
     }
+    vote(&mut log, 3);
     drop(log);
     disk.kill();
     disk
@@ -122,6 +129,31 @@ fn hole_with_records_behind_it_shortens_log() {
         let disk = log(20);
         assert!(disk.corrupt(&segment(1), offset(hit) + RECORD, 1));
         is_shortened(&disk, hit - 1, 20);
+    }
+}
+
+/// A disk that loses its latest writes may have lost the last batch whole, and the log cannot tell.
+#[test]
+fn hole_behind_saved_durable_position_loses_log() {
+    for (hit, saved) in [(11, false), (13, false), (17, false), (11, true), (17, true)] {
+        let disk = MemDisk::new();
+        let (mut log, _) = collect(&disk, options()).unwrap();
+        for first in (1..=25).step_by(5) {
+            write_sync(&mut log, records(first..=first + 4, 1));
+            if first == 6 {
+                vote(&mut log, if saved { 2 } else { 3 });
+            }
+        }
+        if saved {
+            vote(&mut log, 3);
+        }
+        drop(log);
+        disk.kill();
+        assert!(disk.corrupt(&segment(1), offset(hit) + RECORD, 1));
+        match saved {
+            true => is_shortened(&disk, hit - 1, 25),
+            false => is_lost(&disk),
+        }
     }
 }
 

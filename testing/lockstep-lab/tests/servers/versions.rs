@@ -155,7 +155,7 @@ fn log_of_newer_version_is_untouched() -> Test {
     let segment = before.iter().map(|(f, _)| f).rfind(|f| numbered(f)).cloned();
     let segment = segment.ok_or_else(|| LocalError::Value("the member has no segment".into()))?;
 
-    // The identity file has a second version, of a log whose end is damaged: docs/format-log.md.
+    // The identity file has a second version, of a log whose end is damaged: docs/format-disk.md.
     for (file, places, known) in [(&segment, &[8][..], "up to 1"), (&identity, &[8, 4096 + 8][..], "up to 2")]
     {
         set_version(file, FUTURE, places)?;

@@ -38,8 +38,8 @@ pub(in crate::member) fn lost_end_text(ctx: &Context) -> Option<String> {
     let LogEnd { term, index } = ctx.raft.former_end()?;
     Some(format!(
         "this member's log is damaged: it ends at index {}, and had ended at index {index} of term {term}. This member votes \
-         only for members whose logs reach that. Start such a member; if there is none, see docs/operating.md, The logs of a \
-         majority are damaged.",
+         only for members whose logs reach that. Start such a member; if there is none, stop this member and see \
+         docs/operating.md, The logs of a majority are damaged.",
         ctx.raft.last_index()
     ))
 }
