@@ -236,6 +236,11 @@ impl Local {
         if self.is_leader() {
             assert_eq!(self.log.matched(), last, "a leader's log is the term's log");
             assert_eq!(self.leader, Some(self.config.id), "a leader knows itself as the leader");
+            let may_lack = self.is_active(Failpoint::CampaignBelowFormerEnd);
+            assert!(
+                self.former_end().is_none() || may_lack,
+                "a leader has all that its log had before damage"
+            );
         }
     }
 }

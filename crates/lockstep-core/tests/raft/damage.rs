@@ -83,6 +83,23 @@ fn leader_of_same_term_sends_lost_entries_in_new_term() {
     assert_eq!((net.raft(2).former_end(), net.delivered(2).len()), (None, 10));
 }
 
+/// The term of the acks was not on disk yet, so the new term is the leader's.
+#[test]
+fn leader_sends_lost_entries_again_in_term_of_their_acks() {
+    let mut net = net();
+    let term = net.raft(1).term();
+    net.crash(2);
+    net.node(2).disk.lose_end(4);
+    net.node(2).disk.vote = Vote { term, voted_for: None };
+    let now = net.now;
+    net.raft(1).peer_down(now, id(2));
+    net.restart(2);
+    net.raft(1).peer_up(now, id(2));
+    net.run(50 * ELECTION);
+    assert_eq!((net.leader(), net.raft(1).term()), (Some(1), term));
+    assert_eq!((net.raft(2).former_end(), net.delivered(2).len()), (None, 10));
+}
+
 #[test]
 fn log_is_whole_once_entries_of_later_term_have_come() {
     let mut net = net();

@@ -408,6 +408,11 @@ impl Replication {
             peer.send_base(round, self.context, from);
             return;
         };
+        if peer.state == ProgressState::Probe && prev_index == peer.matched && try_at < peer.matched {
+            // Damage has taken entries that it acked, before the vote file had the term of its acks. It still votes for no
+            // candidate below its former end, so the acks count, but it needs the entries again.
+            (peer.matched, peer.received) = (try_at, try_at);
+        }
         let next = try_at.max(peer.matched) + 1;
         let again = peer.state == ProgressState::Probe && next >= peer.next;
         peer.probe(next);

@@ -45,7 +45,7 @@ pub struct PeerProgress {
 /// How entries reach a peer: from the leader, or through a relay of its zone.
 #[derive(Debug, Default)]
 pub(super) struct Route {
-    /// The peer's zone; `None` for a removed member. Set at the beginning of each round.
+    /// The peer's zone; `None` for a removed member. Set in each round in which relays are chosen.
     pub(super) zone: Option<u8>,
     /// Its relay.
     pub(super) via: Option<MemberId>,
