@@ -107,7 +107,8 @@ impl Member {
     ) -> Member {
         raft.set_relaying(tuning.relay);
         // Entries that damage has taken had been acted on, too.
-        let votes = recovery::votes::Votes::new(raft.durable().last_index);
+        let durable = raft.durable();
+        let votes = recovery::votes::Votes::new(durable.last_index, durable.last_term);
         let recovery = Recovery { votes, ..Recovery::default() };
         let apply_holds = delivery::apply_hold::ApplyHolds::new(tuning.apply_order);
         let deliverer = Deliverer::with(raft.failpoints());

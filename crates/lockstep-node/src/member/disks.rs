@@ -72,7 +72,7 @@ impl Disk {
     pub(super) fn lose_end(&mut self, count: u64) {
         let (index, last) = self.entries.last_key_value().expect("a log with entries");
         let (end, first) = (LogEnd { term: last.term, index: *index }, index + 1 - count);
-        self.former_end = Some(end);
+        self.former_end = self.former_end.max(Some(end));
         self.entries.split_off(&first);
         self.vote = Vote { term: self.vote.term.max(end.term) + 1, voted_for: None };
     }

@@ -17,7 +17,7 @@ use crate::wire::FRAME_NODE;
 use crate::wire::NodeMessage;
 use lockstep_core::raft::WriteOp;
 use lockstep_core::vote::{Opinion, SUCCESS, VoteOutcome, winner};
-use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, Seqno};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, Seqno, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often an opinion is sent or requested again, until there is an outcome.
@@ -54,6 +54,8 @@ pub(crate) struct Votes {
     outcomes: BTreeMap<Seqno, (Index, VoteOutcome)>,
     /// Outcomes up to this index have been acted on.
     examined: Index,
+    /// The term of the last entry when the log was opened. Entries of later terms are new.
+    opened_in: Term,
     open: BTreeMap<Seqno, Open>,
     /// Outcomes that are failures, and whether this member's result is the same; `false` until it is known.
     failures: BTreeMap<Seqno, bool>,
@@ -65,9 +67,10 @@ pub(crate) struct Votes {
 }
 
 impl Votes {
-    /// `last`: the last index of the log when it was opened. This member has acted on all outcomes up to it.
-    pub(in crate::member) fn new(last: Index) -> Votes {
-        Votes { examined: last, ..Votes::default() }
+    /// `last` and `last_term`: the end of the log when it was opened, or before damage took its end. This member may have acted
+    /// on all outcomes up to it.
+    pub(in crate::member) fn new(last: Index, last_term: Term) -> Votes {
+        Votes { examined: last, opened_in: last_term, ..Votes::default() }
     }
 
     /// Remembers an outcome found in the log at start.
@@ -86,10 +89,15 @@ impl Votes {
             self.outcomes.clear();
             self.reset = true;
         }
+        // What is replaced was not committed, so nobody has acted on it.
         if let Some(from) = op.truncate_from {
             self.outcomes.retain(|_, (index, _)| *index < from);
+            self.examined = self.examined.min(from - 1);
         }
         for entry in &op.entries {
+            if entry.term > self.opened_in {
+                self.examined = self.examined.min(entry.index - 1);
+            }
             self.remember(entry);
         }
     }

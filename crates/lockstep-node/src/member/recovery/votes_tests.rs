@@ -1,7 +1,9 @@
+use super::Votes;
 use crate::api::{SubmitOutcome, Tuning, Vote, VoteReply};
 use crate::member::harness::Lab;
 use crate::reply::Reply;
-use lockstep_core::Seqno;
+use crate::testing::write_op;
+use lockstep_core::{Entry, EntryHeader, Seqno};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,4 +51,26 @@ fn failure_reported_in_round_of_outcome_agrees() {
         lab.run(100_000);
         assert_eq!(lab.logged("is inconsistent with group"), !reported);
     }
+}
+
+/// The log as opened ends with entries that are not committed. Outcomes at their indices may come with other entries.
+#[test]
+fn outcomes_of_entries_that_replace_open_ones_are_examined() {
+    let op = |truncate_from, index, term| {
+        let mut op = write_op(index, 100);
+        op.entries[0] = Entry::new(EntryHeader { term, ..*op.entries[0] }, &[]);
+        op.truncate_from = truncate_from;
+        op
+    };
+    let mut votes = Votes::new(5_000, 5);
+    votes.follow(&op(None, 5_001, 5));
+    assert_eq!(votes.examined, 5_000);
+    votes.follow(&op(Some(4_001), 4_001, 6));
+    assert_eq!(votes.examined, 4_000);
+    // Damage has taken the end, so nothing is truncated.
+    let mut votes = Votes::new(5_000, 5);
+    votes.follow(&op(None, 101, 5));
+    assert_eq!(votes.examined, 5_000, "the lost entry, again");
+    votes.follow(&op(None, 102, 6));
+    assert_eq!(votes.examined, 101);
 }
