@@ -8,20 +8,20 @@ mod contact;
 mod path;
 mod progress;
 mod relaying;
+mod round;
 mod zones;
 
 pub use progress::{PeerProgress, ProgressState};
+pub(super) use round::Round;
 
-use super::acks::Acks;
 use super::local::Local;
-use super::output::{Output, Outputs};
+use super::output::Output;
 use super::relay::Relay;
 use crate::message::{Carried, Message};
 use crate::types::*;
 use append_times::AppendTimes;
-use progress::Progress;
-use relaying::Recipient;
-use std::collections::BTreeMap;
+use progress::{Peers, Progress};
+use relaying::{RELAYED_AT_ONCE, Recipient};
 use zones::Zones;
 
 /// How long a new commit index may wait for the next append. Under load this saves one message in three. Members that need
@@ -38,22 +38,6 @@ const PROBE_BYTES: usize = 64 << 10;
 
 /// A removed member is notified of its removal for this many election timeouts.
 const FAREWELL: u64 = 10;
-
-/// The inputs of a round, and the queue for its messages.
-#[derive(Debug)]
-pub(super) struct Round<'a> {
-    local: &'a Local,
-    acks: &'a Acks,
-    out: &'a mut Outputs,
-}
-
-impl<'a> Round<'a> {
-    pub(super) fn new(local: &'a Local, acks: &'a Acks, out: &'a mut Outputs) -> Round<'a> {
-        Round { local, acks, out }
-    }
-}
-
-type Peers = BTreeMap<MemberId, Progress>;
 
 /// Whether `counts` holds for a majority of the voters.
 fn is_majority(local: &Local, counts: impl Fn(&MemberId) -> bool) -> bool {
@@ -519,6 +503,27 @@ impl Replication {
         self.peers = peers;
     }
 
+    /// Ends a leader's round if there are relays.
+    fn send_zones(&self, round: &mut Round<'_>, peers: &mut Peers, heartbeat: bool) {
+        let all = peers.iter_mut().map(|(id, peer)| (*id, peer));
+        let (mut recipients, direct): (Vec<Recipient<'_>>, Vec<Recipient<'_>>) =
+            all.partition(|(_, p)| p.route.via.is_some());
+        recipients.sort_by_key(|(_, peer)| peer.route.via);
+        for (id, peer) in direct {
+            let first = recipients.partition_point(|(_, recipient)| recipient.route.via < Some(id));
+            let end = recipients.partition_point(|(_, recipient)| recipient.route.via <= Some(id));
+            let own = &mut recipients[first..end];
+            for (recipient_id, recipient) in own.iter_mut() {
+                let limits = self.limits(round.local, recipient, false);
+                relaying::send_below(round, *recipient_id, recipient, peer.next, limits);
+            }
+            self.send_to(round, id, peer, heartbeat, own);
+        }
+        for (id, recipient) in recipients {
+            self.send_news(round, id, recipient, heartbeat);
+        }
+    }
+
     /// Sends a peer its entries or news. `recipients`: the relay recipients behind this peer.
     fn send_to(
         &self,
@@ -566,6 +571,13 @@ impl Replication {
             peer.persisted_announced = local.persisted();
             round.out.send(id, acks.message(local, 0));
         }
+    }
+
+    /// The most bytes in flight to a peer, and in one message.
+    fn limits(&self, local: &Local, peer: &mut Progress, relays: bool) -> (usize, usize) {
+        let window = self.window(local, peer);
+        let message = self.after_fruitless_terms(local.config().max_append_bytes);
+        if relays { (peer.route.path.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
     }
 
     /// Sends all that the window allows. Whether anything was sent.
@@ -671,38 +683,12 @@ impl Progress {
         let state = Box::new(state.clone());
         round.out.send(id, Message::Snapshot { term: round.local.term(), state, context: context.max(1) });
     }
-
-    /// Our commit index and persisted index have been sent to the peer.
-    fn note_announced(&mut self, local: &Local) {
-        self.commit_announced = local.commit();
-        self.persisted_announced = local.acknowledged();
-    }
-
-    /// Whether the peer lacks our commit index and can receive it.
-    fn lacks_commit(&self, local: &Local) -> bool {
-        local.commit() > self.commit_announced && self.state == ProgressState::Replicate
-    }
-
-    /// If two voters are a majority, a voter knows that an entry is committed once it and we have persisted it.
-    fn note_known_commit(&mut self, local: &Local, id: &MemberId) {
-        let (membership, index) = (local.membership(), local.log().tail().membership_index);
-        let both = membership.is_voter(id) && membership.is_voter(&local.id());
-        if both && membership.majority() == 2 && self.matched >= index {
-            let known = self.persisted_announced.min(self.matched).min(local.commit());
-            self.commit_announced = self.commit_announced.max(known);
-        }
-    }
-
-    /// Whether the peer was removed, and knows it or has not answered in time.
-    fn has_left(&self, now: Micros) -> bool {
-        self.leaving.is_some_and(|(index, until)| {
-            (self.received >= index && self.commit_announced >= index) || now >= until
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::acks::Acks;
+    use super::super::output::Outputs;
     use super::super::testing::{leader, member, with_entries};
     use super::*;
 

@@ -3,8 +3,10 @@
 use super::contact::Contact;
 use super::path::Path;
 use crate::raft::inflight::Inflight;
+use crate::raft::local::Local;
 use crate::raft::standstill::Standstill;
 use crate::types::*;
+use std::collections::BTreeMap;
 
 /// The leader's way to replicate to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +61,9 @@ pub(super) struct Route {
     /// Excluded from relaying until this time, and for how long.
     pub(super) excluded: (Micros, Micros),
 }
+
+/// The peers of a leader.
+pub(super) type Peers = BTreeMap<MemberId, Progress>;
 
 /// **Invariants:** `matched <= received < next`. After a late answer that overtook another, `next` may be lower until the
 /// next answer.
@@ -187,5 +192,33 @@ impl Progress {
         if let Some(sample) = self.contact.note_answer(context, now) {
             self.route.path.measured(sample);
         }
+    }
+
+    /// Our commit index and persisted index have been sent to the peer.
+    pub(super) fn note_announced(&mut self, local: &Local) {
+        self.commit_announced = local.commit();
+        self.persisted_announced = local.acknowledged();
+    }
+
+    /// Whether the peer lacks our commit index and can receive it.
+    pub(super) fn lacks_commit(&self, local: &Local) -> bool {
+        local.commit() > self.commit_announced && self.state == ProgressState::Replicate
+    }
+
+    /// If two voters are a majority, a voter knows that an entry is committed once it and we have persisted it.
+    pub(super) fn note_known_commit(&mut self, local: &Local, id: &MemberId) {
+        let (membership, index) = (local.membership(), local.log().tail().membership_index);
+        let both = membership.is_voter(id) && membership.is_voter(&local.id());
+        if both && membership.majority() == 2 && self.matched >= index {
+            let known = self.persisted_announced.min(self.matched).min(local.commit());
+            self.commit_announced = self.commit_announced.max(known);
+        }
+    }
+
+    /// Whether the peer was removed, and knows it or has not answered in time.
+    pub(super) fn has_left(&self, now: Micros) -> bool {
+        self.leaving.is_some_and(|(index, until)| {
+            (self.received >= index && self.commit_announced >= index) || now >= until
+        })
     }
 }

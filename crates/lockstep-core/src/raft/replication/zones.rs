@@ -1,6 +1,6 @@
 //! The leader's choice of relays: one for each zone, and the members excluded from relaying.
 
-use super::{Peers, Progress, ProgressState};
+use super::progress::{Peers, Progress, ProgressState};
 use crate::raft::local::Local;
 use crate::raft::relay::Relay;
 use crate::types::*;
