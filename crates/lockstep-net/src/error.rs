@@ -271,6 +271,35 @@ impl DialError {
 
 impl std::error::Error for DialError {}
 
+/// Why an encrypted connection failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TlsFailure {
+    /// Not a member, but something that could be named.
+    Other(String),
+    /// A peer that does not encrypt.
+    Plain(String),
+    /// Certificates, versions, damage.
+    Tls(String),
+}
+
+impl TlsFailure {
+    /// Before the peer introduced itself.
+    pub(crate) fn dial(self) -> DialError {
+        match self {
+            Self::Other(what) => DialError::NotLockstep(what),
+            Self::Plain(what) => DialError::NotEncrypted(what),
+            Self::Tls(text) => DialError::Tls(text),
+        }
+    }
+
+    /// After.
+    pub(crate) fn down(self) -> DownReason {
+        match self {
+            Self::Other(text) | Self::Plain(text) | Self::Tls(text) => DownReason::Tls(text),
+        }
+    }
+}
+
 /// Why a listener could not be opened. The text names the address.
 #[derive(Debug)]
 pub enum ListenError {

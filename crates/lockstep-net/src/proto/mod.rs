@@ -34,8 +34,7 @@ use self::hello::{BODY_MAX, Hello};
 use self::input::Input;
 pub(crate) use self::output::Output;
 pub(crate) use self::recognise::{recognise, tls};
-use crate::error::{DialError, DownReason, ProtoError, Reason, SendError};
-use crate::tls::Failure;
+use crate::error::{DialError, DownReason, ProtoError, Reason, SendError, TlsFailure};
 
 /// The protocol versions that this build speaks: lowest and highest. `docs/format-wire.md` says what they are. With the
 /// feature `next-protocol` one more, which says what the highest before it says, under another number: for rehearsing upgrades.
@@ -303,7 +302,7 @@ impl Connection {
 
     /// The encryption below has failed, and what it hands on is no longer to be believed. The driver may still have last
     /// words of its own for the peer: the connection lingers as after [`Connection::close`].
-    pub(crate) fn insecure(&mut self, failure: Failure, now: Instant) {
+    pub(crate) fn insecure(&mut self, failure: TlsFailure, now: Instant) {
         match self.stage {
             Stage::Dead | Stage::Closing => return,
             Stage::AwaitHello => self.events.push_back(ConnEvent::Failed(failure.dial())),

@@ -24,7 +24,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-pub(crate) use self::session::{Failure, Session};
+pub(crate) use self::session::Session;
 pub use self::stream::TlsStream;
 use self::verify::MemberVerifier;
 pub use self::x509::Validity;

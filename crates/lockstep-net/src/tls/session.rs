@@ -11,7 +11,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ServerConnection};
 
 use super::{TlsIdentity, explain};
-use crate::error::{DialError, DownReason};
+use crate::error::TlsFailure;
 use crate::proto::{Connection, MAGIC, Role, recognise};
 
 /// Most bytes read from a socket at a time: some records.
@@ -27,35 +27,6 @@ const HANDSHAKE: u8 = 0x16;
 const ALERT: u8 = 0x15;
 /// For a member that does not encrypt: a fatal alert, `protocol_version`. It knows this for TLS by its first bytes.
 const NOT_PLAIN: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 70];
-
-/// Why an encrypted connection failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// Not a member, but something that could be named.
-    Other(String),
-    /// A peer that does not encrypt.
-    Plain(String),
-    /// Certificates, versions, damage.
-    Tls(String),
-}
-
-impl Failure {
-    /// Before the peer introduced itself.
-    pub(crate) fn dial(self) -> DialError {
-        match self {
-            Self::Other(what) => DialError::NotLockstep(what),
-            Self::Plain(what) => DialError::NotEncrypted(what),
-            Self::Tls(text) => DialError::Tls(text),
-        }
-    }
-
-    /// After.
-    pub(crate) fn down(self) -> DownReason {
-        match self {
-            Self::Other(text) | Self::Plain(text) | Self::Tls(text) => DownReason::Tls(text),
-        }
-    }
-}
 
 /// See the module's text.
 #[derive(Debug)]
@@ -155,7 +126,7 @@ impl Session {
             }
             if let Err(e) = self.tls.process_new_packets() {
                 self.hand_on(conn, now);
-                self.fail(Failure::Tls(explain::handshake(&e)), conn, now);
+                self.fail(TlsFailure::Tls(explain::handshake(&e)), conn, now);
             }
         }
     }
@@ -172,17 +143,17 @@ impl Session {
     }
 
     /// The error for bytes that are not TLS.
-    fn stranger(&mut self) -> Failure {
+    fn stranger(&mut self) -> TlsFailure {
         let bytes = &self.scratch[self.start..self.end];
         let n = bytes.len().min(MAGIC.len());
         if self.role == Role::Dialed && bytes[..n] == MAGIC[..n] {
             self.last_word = &NOT_PLAIN;
-            return Failure::Plain("a member that does not encrypt".into());
+            return TlsFailure::Plain("a member that does not encrypt".into());
         }
-        Failure::Other(recognise(bytes))
+        TlsFailure::Other(recognise(bytes))
     }
 
-    fn fail(&mut self, failure: Failure, conn: &mut Connection, now: Instant) {
+    fn fail(&mut self, failure: TlsFailure, conn: &mut Connection, now: Instant) {
         self.failed = true;
         conn.insecure(failure, now);
     }
@@ -193,11 +164,11 @@ impl Session {
             let how = error.unwrap_or("end of stream");
             let failure = match self.begun {
                 // Either a member without TLS, which closes because it cannot parse this, or a member that is stopping.
-                false => Failure::Plain(format!(
+                false => TlsFailure::Plain(format!(
                     "a program that closes the connection at the TLS handshake ({how})"
                 )),
                 true => {
-                    Failure::Tls(format!("the peer ended the connection during the TLS handshake ({how})"))
+                    TlsFailure::Tls(format!("the peer ended the connection during the TLS handshake ({how})"))
                 }
             };
             self.fail(failure, conn, now);
