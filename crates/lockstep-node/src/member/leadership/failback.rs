@@ -11,7 +11,7 @@
 //! A leader chosen by an operator keeps leadership: a view listed it first before its term. It also keeps leadership if
 //! the previous leader left or restarted, since that one's clients have noticed.
 
-use crate::member::leadership::{Action, Facts, Reason};
+use crate::member::leadership::decision::{Action, Facts, Reason};
 use lockstep_core::raft::Raft;
 use lockstep_core::{MemberId, Micros, Term, ViewUuid};
 

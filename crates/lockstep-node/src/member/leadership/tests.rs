@@ -1,7 +1,7 @@
 //! The decision by itself, from facts.
 
 use super::*;
-use lockstep_core::Uuid;
+use lockstep_core::{Index, Uuid};
 
 fn candidate(n: u8, matched: Index) -> Candidate {
     Candidate {
