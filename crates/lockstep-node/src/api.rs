@@ -4,6 +4,7 @@
 //! [`crate::Submission::wait`] and is woken exactly once, when its entry has been ordered and certified. Threads that take
 //! deliveries call [`crate::Node::next`].
 
+use crate::metric::Metric;
 use bytes::Bytes;
 use lockstep_core::members::ViewMember;
 use lockstep_core::policy::Policy;
@@ -36,7 +37,7 @@ pub enum Level {
 pub type Logger = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 /// Supplies the front end's numbers for the metrics.
-pub type FrontEndStats = Arc<dyn Fn() -> Vec<crate::Metric> + Send + Sync>;
+pub type FrontEndStats = Arc<dyn Fn() -> Vec<Metric> + Send + Sync>;
 
 /// Supplies the front end's part of the status page.
 pub type FrontEndStatus = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
