@@ -225,8 +225,6 @@ pub struct Certifier {
     passed: Seqno,
     /// The last fragment of each open streaming transaction above `trim`.
     streams: FxHashMap<(ViewUuid, u64), Seqno>,
-    /// Whether write-sets may be applied before all that their origin had seen (`cert.optimistic_pa`).
-    optimistic: bool,
     /// A planted fault; `None` but in the simulator.
     failpoints: Failpoints,
 }
@@ -247,7 +245,6 @@ impl Certifier {
             gaps: Vec::new(),
             passed: base.seqno,
             streams: FxHashMap::default(),
-            optimistic: true,
             failpoints: Failpoints::default(),
         }
     }
@@ -278,11 +275,6 @@ impl Certifier {
             }
         }
         self.recorded_to = self.recorded_to.max(mark.verdicts_to);
-    }
-
-    /// `cert.optimistic_pa`: whether `depends_on` may be below `last_seen`. Verdicts are the same either way.
-    pub fn set_optimistic(&mut self, on: bool) {
-        self.optimistic = on;
     }
 
     /// The verdict on this write-set or statement in total order, by all rules. `set` is what its payload says, `None`
@@ -328,7 +320,7 @@ impl Certifier {
         };
 
         let mut floor = self.trim.max(self.base).max(self.barrier);
-        if meta.has(flags::IMPLICIT_DEPS) || !self.optimistic {
+        if meta.has(flags::IMPLICIT_DEPS) {
             floor = floor.max(meta.last_seen);
         }
         if !meta.has(flags::TRX_START)
@@ -541,11 +533,6 @@ impl Certifier {
         self.last
     }
 
-    /// The trim mark in force.
-    pub fn trimmed_to(&self) -> Seqno {
-        self.trim
-    }
-
     /// How many keys the index holds (`wsrep_cert_index_size`).
     pub fn len(&self) -> usize {
         self.index.len()
@@ -559,11 +546,6 @@ impl Certifier {
     /// How many seqnos lie between the trim mark and the last one.
     pub fn window(&self) -> u64 {
         self.last.saturating_sub(self.trim.max(self.base)).max(0) as u64
-    }
-
-    /// Failed seqnos above this one; complete only for seqnos above the last mark's `verdicts_to`.
-    pub fn failed_since(&self, seqno: Seqno) -> &[Seqno] {
-        &self.failed[self.failed.partition_point(|f| *f <= seqno)..]
     }
 
     /// Steps to this seqno and returns the verdict of the trim marks on it.

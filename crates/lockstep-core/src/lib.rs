@@ -15,7 +15,6 @@ pub mod message;
 pub mod placement;
 pub mod policy;
 pub mod raft;
-pub mod schedule;
 pub mod snapshot;
 pub mod types;
 pub mod vote;

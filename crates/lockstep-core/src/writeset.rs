@@ -89,8 +89,6 @@ pub mod flags {
     pub const NATIVE: u32 = 1 << 5;
     /// The transaction's first fragment.
     pub const TRX_START: u32 = 1 << 6;
-    /// The fragment that prepares the transaction.
-    pub const TRX_PREPARE: u32 = 1 << 7;
     /// The transaction read from a snapshot. Makes no difference here, as in Galera.
     pub const SNAPSHOT: u32 = 1 << 8;
     /// Depends on all seqnos that its origin had seen, in addition to its keys.
