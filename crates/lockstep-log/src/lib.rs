@@ -38,7 +38,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use format::{FORMAT_VERSION, MAX_BASE_BYTES, MAX_RECORD_BYTES};
 pub use log::{Log, peek_identity, peek_vote};
 pub use mem::{Fault, MemDisk, MemFile, MemLock};
-pub use open::{Cut, Recovered, Replay, Shortened, Trimmed, quarantine, wipe};
+pub use open::{Cut, Recovered, Replay, Shortened, Trimmed, quarantine};
 pub use reader::{LogReader, SegmentInfo};
 pub use real::{RealDisk, RealFile, try_space};
 pub use rescue::{read_rescue, rescue_number};

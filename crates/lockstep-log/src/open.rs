@@ -529,23 +529,6 @@ fn read_error(dir: &str, error: ReadError) -> OpenError {
     }
 }
 
-/// Removes every file of a log from the directory, durably, so that the next [`crate::Log::open`] begins
-/// a new one under a new member id. The log must not be open.
-pub fn wipe<D: Disk>(disk: &D) -> io::Result<()> {
-    let names = disk.list()?;
-    // The id goes first: after a crash the remaining files belong to no member.
-    if names.iter().any(|n| n == ID_FILE) {
-        disk.remove(ID_FILE)?;
-        disk.sync_dir()?;
-    }
-    for name in names {
-        if name == ID_TMP || name == SEGMENT_TMP || name == SPARE_FILE || segment_number(&name).is_some() {
-            disk.remove(&name)?;
-        }
-    }
-    disk.sync_dir()
-}
-
 /// The number of quarantined sets of files that are kept.
 const SETS_KEPT: u64 = 2;
 
