@@ -178,14 +178,6 @@ impl ClusterAddress {
     }
 }
 
-/// Parses a listen list: `tcp://0.0.0.0:4567[,tcp://[::1]:4567]...[?option=value...]`. Empty text: no listener.
-///
-/// Returns the addresses and the options behind `?` (Galera allows them here as well).
-pub fn parse_listen(text: &str, default_port: u16) -> Result<(Vec<Address>, Options), AddrError> {
-    let (hosts, options) = split_options(text.trim())?;
-    Ok((parse_hosts(hosts, default_port)?, options))
-}
-
 fn parse_hosts(hosts: &str, default_port: u16) -> Result<Vec<Address>, AddrError> {
     let mut out: Vec<Address> = Vec::new();
     if hosts.trim().is_empty() {
@@ -378,21 +370,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn listen_lists() {
-        let (addrs, options) = parse_listen("tcp://0.0.0.0:4567,tcp://[::1]:0,h?socket.ssl=yes", 9).unwrap();
-        let shown: Vec<String> = addrs.iter().map(Address::to_string).collect();
-        assert_eq!(shown, ["0.0.0.0:4567", "[::1]:0", "h:9"]);
-        assert_eq!(options, [("socket.ssl".to_owned(), "yes".to_owned())]);
-        assert!(parse_listen("", 9).unwrap().0.is_empty());
-        assert!(parse_listen("tcp://", 9).is_err());
-    }
-
     proptest::proptest! {
         #[test]
         fn nothing_panics_and_what_parses_is_stable(text in "\\PC{0,40}|[a-z0-9.:,\\[\\]?=&/% -]{0,40}") {
             let _ = ClusterAddress::parse(&text, 1);
-            let _ = parse_listen(&text, 1);
             if let Ok(address) = Address::parse(&text, 4567) {
                 let again = Address::parse(&address.to_string(), 1).unwrap();
                 proptest::prop_assert_eq!(again.to_string(), address.to_string());
