@@ -67,10 +67,13 @@ fn binlog_names(dir: &std::path::Path) -> BTreeSet<String> {
     names.filter(is_binlog).collect()
 }
 
-/// The binlog files of a directory.
+/// The binlog files of a directory. A member may remove old files meanwhile.
 fn binlogs(dir: &std::path::Path) -> BTreeMap<String, Vec<u8>> {
-    let read = |name: String| (name.clone(), std::fs::read(dir.join(name)).unwrap());
-    binlog_names(dir).into_iter().map(read).collect()
+    let read = |name: String| match std::fs::read(dir.join(&name)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        contents => Some((name, contents.unwrap())),
+    };
+    binlog_names(dir).into_iter().filter_map(read).collect()
 }
 
 /// A plain primary, and three log members.
