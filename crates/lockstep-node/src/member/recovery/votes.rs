@@ -89,7 +89,7 @@ impl Votes {
             self.outcomes.clear();
             self.reset = true;
         }
-        // What is replaced was not committed, so nobody has acted on it.
+        // Replaced entries were not committed, so no member has acted on them.
         if let Some(from) = op.truncate_from {
             self.outcomes.retain(|_, (index, _)| *index < from);
             self.examined = self.examined.min(from - 1);
