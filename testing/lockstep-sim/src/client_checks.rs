@@ -239,7 +239,8 @@ impl ClientChecks {
     }
 
     /// At the end all databases are equal, and hold every acknowledged write that is not in a rescue file of the member that
-    /// acknowledged it.
+    /// acknowledged it. If damage has taken the end of that member's log, another member had all that it had, so the rescue file
+    /// is that one's.
     pub(crate) fn compare(&mut self, nodes: &[Node], rescued: &Rescued) -> Check {
         let with_data: Vec<&Node> =
             nodes.iter().filter(|node| node.fate == Fate::In && !node.hello.arbitrator).collect();
@@ -260,7 +261,10 @@ impl ClientChecks {
         for (mark, Acknowledged { at, seqno, weak }) in std::mem::take(&mut self.answered) {
             let there = first.get(&seqno) == Some(&mark);
             hold!(
-                there || weak && rescued.has(at, seqno, mark),
+                there
+                    || weak
+                        && (rescued.has(at, seqno, mark)
+                            || nodes[at].lost_end && rescued.has_any(seqno, mark)),
                 "acknowledged is in the database, or lost as its policy allows and in a rescue file",
                 "write {mark}, acknowledged by n{} as seqno {seqno} (weak: {weak})",
                 at + 1

@@ -105,6 +105,8 @@ pub(crate) struct Node {
     pub(crate) disk_failed: bool,
     /// The medium is damaged: a log that cannot be opened is then no surprise.
     pub(crate) damaged: bool,
+    /// Damage has once taken the end of its log: it could not write that into a rescue file.
+    pub(crate) lost_end: bool,
     /// The disk has no room for more.
     pub(crate) disk_full: bool,
     pub(crate) clock: Clock,

@@ -60,6 +60,13 @@ impl Rescued {
         self.writes.contains(&(at, seqno, mark)) || self.pieces_in_log.contains(&(at, seqno))
     }
 
+    /// Whether any machine has the write in a rescue file.
+    pub(crate) fn has_any(&self, seqno: Seqno, mark: Mark) -> bool {
+        let machines =
+            self.writes.iter().map(|(at, ..)| at).chain(self.pieces_in_log.iter().map(|(at, _)| at));
+        machines.into_iter().any(|at| self.has(*at, seqno, mark))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.pieces_in_log.is_empty()
     }
@@ -93,5 +100,6 @@ mod tests {
         rescued.add(1, &last, &mut pieces);
         assert!(rescued.has(1, last.seqno, mark) && !rescued.has(1, last.seqno, mark + 1));
         assert!(!rescued.has(2, last.seqno, mark), "on another machine");
+        assert!(rescued.has_any(last.seqno, mark) && !rescued.has_any(last.seqno + 1, mark));
     }
 }

@@ -200,6 +200,7 @@ impl World {
                     disk_fails: false,
                     disk_failed: false,
                     damaged: false,
+                    lost_end: false,
                     disk_full: false,
                     clock: Clock {
                         shown: rng.below(1 << 40),

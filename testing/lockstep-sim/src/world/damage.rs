@@ -58,7 +58,7 @@ impl World {
                 try_open(&disk.fork(), Options { new_member_id: self.nodes[at].id.0, ..Options::default() });
             // The database may be older than the rest of a trimmed log.
             if opened.is_ok_and(|found| found.trimmed.is_none()) {
-                self.nodes[at].disk = disk;
+                (self.nodes[at].disk, self.nodes[at].lost_end) = (disk, true);
                 left -= 1;
             } else {
                 self.nodes[at].damaged = false;
