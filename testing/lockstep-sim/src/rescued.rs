@@ -62,9 +62,8 @@ impl Rescued {
 
     /// Whether any machine has the write in a rescue file.
     pub(crate) fn has_any(&self, seqno: Seqno, mark: Mark) -> bool {
-        let machines =
-            self.writes.iter().map(|(at, ..)| at).chain(self.pieces_in_log.iter().map(|(at, _)| at));
-        machines.into_iter().any(|at| self.has(*at, seqno, mark))
+        self.writes.iter().any(|(_, s, m)| (*s, *m) == (seqno, mark))
+            || self.pieces_in_log.iter().any(|(_, s)| *s == seqno)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
