@@ -44,6 +44,10 @@ fn identity(server: &Server) -> Result<Vec<u8>, LocalError> {
     Ok(bytes[24..40].to_vec())
 }
 
+/// A member saves the log's durable position once a second. It keeps its identity only if the damage begins below that
+/// position.
+const UNTIL_POSITION_IS_SAVED: Duration = Duration::from_secs(3);
+
 /// What happens to the log of a member that was killed under load.
 type Harm = fn(&Server) -> Test;
 
@@ -74,8 +78,8 @@ fn comes_back_after(harms: &[Harm], keeps_its_id: bool) -> Test {
         mark(&cluster.servers[1])?;
         let before = identity(&cluster.servers[1])?;
         let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
-        let (transfers, outcome) = bank_during(&sockets, 3, || {
-            std::thread::sleep(Duration::from_secs(1));
+        let (transfers, outcome) = bank_during(&sockets, 5, || {
+            std::thread::sleep(UNTIL_POSITION_IS_SAVED);
             cluster.servers[1].kill();
             harm(&cluster.servers[1])?;
             cluster.servers[1].start(&[])
@@ -192,6 +196,7 @@ fn killed_cluster() -> Result<Cluster, LocalError> {
     }
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, ROWS);
     drop(client);
+    std::thread::sleep(UNTIL_POSITION_IS_SAVED);
     cluster.servers.iter_mut().for_each(Server::kill);
     Ok(cluster)
 }
@@ -228,8 +233,7 @@ fn members_with_damaged_old_segments_keep_their_ids() -> Test {
         client.query(&format!("INSERT INTO test.t VALUES ({id}, '')"))?;
     }
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 4020);
-    // The commit hint is up to a second old.
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(UNTIL_POSITION_IS_SAVED);
     mark(&cluster.servers[1])?;
     let ids = cluster.servers.iter().map(identity).collect::<Result<Vec<_>, _>>()?;
     for server in &mut cluster.servers {
