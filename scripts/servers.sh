@@ -7,7 +7,7 @@
 #
 # LANES=1 or LANES=2 overrides the number of lanes. With two lanes, the tests that measure time run first, one after the
 # other. The others then run in two processes, each with its own clusters and ports. These tests mostly wait for servers,
-# so two lanes save a third of the time. Each line of output begins with its lane's letter.
+# so two lanes save a third of the time. Each line of output begins with its lane's letter and the seconds since the start.
 #
 # Servers have timeouts, which a busy machine may exceed. Up to three failed tests are therefore run once more, alone; the
 # second result counts, and both are printed. Tests in chaos:: and stress:: are not repeated: they search for rare errors,
@@ -92,11 +92,17 @@ pids=()
 trap 'rm -rf "$folder"' EXIT
 trap '[ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null; exit 130' INT TERM
 
+# mark LETTER: puts the lane and the time before each line.
+mark() {
+    local line
+    while IFS= read -r line || [ -n "$line" ]; do printf '%s %4d| %s\n' "$1" "$SECONDS" "$line"; done
+}
+
 # start LETTER ARGUMENT...: starts a lane. Its output is also saved as $folder/LETTER.
 start() {
     local letter=$1
     shift
-    "$binary" --test-threads=1 "$@" > >(tee "$folder/$letter" | exec sed -u "s/^/$letter| /") 2>&1 &
+    "$binary" --test-threads=1 "$@" > >(tee "$folder/$letter" | mark "$letter") 2>&1 &
     pids+=($!)
 }
 
