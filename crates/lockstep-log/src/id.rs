@@ -21,27 +21,27 @@ const FLAG_VOTED: u16 = 1;
 const FORMER_END_VERSION: u16 = 2;
 
 /// A point in the log that is known to be durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
-    pub(crate) segment: u64,
-    pub(crate) offset: u64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Mark {
+    segment: u64,
+    offset: u64,
 }
 
-/// One slot's content.
+/// One slot's content. **Invariants:** the incarnation and the floor only grow; a vote follows the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// Raised with each change; the higher one is the newer.
     seq: u64,
-    pub(crate) member_id: MemberId,
-    pub(crate) incarnation: u64,
-    pub(crate) vote: Vote,
+    member_id: MemberId,
+    incarnation: u64,
+    vote: Vote,
     /// The number of the oldest segment that belongs to the log; 0 while there was none. Lower ones are
     /// leftovers of a trim.
-    pub(crate) floor: u64,
+    floor: u64,
     /// The log was durable up to here when the slot was written.
-    pub(crate) durable: Mark,
+    durable: Mark,
     /// Index and term of the last entry before damage took the log's end, until the log reaches that again.
-    pub(crate) former_end: Option<(u64, u64)>,
+    former_end: Option<(u64, u64)>,
 }
 
 impl Slot {
@@ -114,9 +114,74 @@ impl Slot {
         self.former_end.take_if(|end| in_order(last) >= in_order(*end)).is_some()
     }
 
+    /// The owner has opened the log, whose oldest segment is `first` (`None`: there is none). A new incarnation begins.
+    pub(crate) fn opened(&mut self, first: Option<u64>) {
+        let floor = first.unwrap_or(self.floor);
+        assert!(floor >= self.floor, "the log begins with {floor}, which was trimmed");
+        self.incarnation += 1;
+        self.floor = floor;
+    }
+
+    /// From here on the log begins with the segment `number`. Segments with lower numbers are leftovers.
+    pub(crate) fn begins_with(&mut self, number: u64) {
+        assert!(number > self.floor, "the floor goes from {} to {number}", self.floor);
+        self.floor = number;
+    }
+
+    /// The segment `number`, the log's last one, is durable up to `offset`.
+    pub(crate) fn synced(&mut self, number: u64, offset: u64) {
+        self.durable = Mark { segment: number, offset };
+    }
+
+    /// The member votes. Returns whether the vote must be durable before anybody learns of it: it differs from the one
+    /// before in more than its hint.
+    pub(crate) fn cast(&mut self, vote: Vote) -> bool {
+        let before = std::mem::replace(&mut self.vote, vote);
+        !is_same_promise(&before, &vote)
+    }
+
+    /// The entries up to `index` are committed.
+    pub(crate) fn committed(&mut self, index: u64) {
+        self.vote.commit_hint = index;
+    }
+
     pub(crate) fn identity(&self) -> Identity {
         Identity { member_id: self.member_id, incarnation: self.incarnation }
     }
+
+    pub(crate) fn vote(&self) -> Vote {
+        self.vote
+    }
+
+    /// The number of the oldest segment that belongs to the log; 0 while there was none.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Index and term of the last entry before damage took the log's end, until the log reaches that again.
+    pub(crate) fn former_end(&self) -> Option<(u64, u64)> {
+        self.former_end
+    }
+
+    /// The segment that was the log's last one when the slot was written.
+    pub(crate) fn durable_segment(&self) -> u64 {
+        self.durable.segment
+    }
+
+    /// The bytes of the segment `number` that were durable when the slot was written, if it was the last one; else 0.
+    pub(crate) fn durable_bytes(&self, number: u64) -> u64 {
+        if self.durable.segment == number { self.durable.offset } else { 0 }
+    }
+
+    /// Whether the log was durable beyond byte `offset` of the segment `number`.
+    pub(crate) fn is_durable_beyond(&self, number: u64, offset: u64) -> bool {
+        self.durable > Mark { segment: number, offset }
+    }
+}
+
+/// Whether two votes differ in the hint at most.
+fn is_same_promise(a: &Vote, b: &Vote) -> bool {
+    (a.term, a.voted_for) == (b.term, b.voted_for)
 }
 
 /// Ends of logs compare as in elections: by the term, then by the index.
@@ -127,8 +192,8 @@ fn in_order((index, term): (u64, u64)) -> (u64, u64) {
 /// The open file.
 pub(crate) struct IdFile<F> {
     file: F,
-    /// The content of the next write: the owner changes the fields, then calls [`IdFile::commit`].
-    pub(crate) slot: Slot,
+    /// The content of the next write.
+    slot: Slot,
     /// The slot that may be overwritten: never the only one that holds the newest durable state.
     scratch: u64,
     /// The vote of the newest durable slot.
@@ -190,6 +255,16 @@ impl<F: DiskFile> IdFile<F> {
         Ok(IdFile { file, slot, scratch: 1 - which, promised: slot.vote })
     }
 
+    /// The newest content, written or not.
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// Changes the content of the next write: see [`IdFile::commit`].
+    pub(crate) fn slot_mut(&mut self) -> &mut Slot {
+        &mut self.slot
+    }
+
     /// Makes the slot durable.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
         assert!(
@@ -209,8 +284,7 @@ impl<F: DiskFile> IdFile<F> {
 
     /// Writes the slot without making it durable: only for hints. The vote must be unchanged.
     pub(crate) fn commit_lazily(&mut self) -> io::Result<()> {
-        let (new, durable) = (self.slot.vote, self.promised);
-        assert_eq!((new.term, new.voted_for), (durable.term, durable.voted_for), "an unsynced vote");
+        assert!(is_same_promise(&self.slot.vote, &self.promised), "an unsynced vote: {:?}", self.slot.vote);
         self.slot.seq += 1;
         self.file.write_at(&self.slot.encode(), self.scratch * SLOT_STRIDE)
     }

@@ -9,7 +9,7 @@ use crate::format::{
     ALIGN, ID_FILE, Kind, Link, MAX_BASE_BYTES, MAX_RECORD_BYTES, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
     encode_record, segment_name, segment_number,
 };
-use crate::id::{IdFile, Mark};
+use crate::id::IdFile;
 use crate::open::{Access, Damage, Recovered, Replay, Shortened, Trimmed, load, replay, set_aside};
 use crate::reader::{LogReader, Segment, SegmentInfo, Shared, Update};
 use crate::scan::proof_of_loss;
@@ -92,7 +92,7 @@ pub fn peek_vote<D: Disk>(disk: &D) -> Result<Option<Vote>, OpenError> {
     if !names.iter().any(|n| n == ID_FILE) {
         return Ok(None);
     }
-    Ok(Some(IdFile::open(disk, false)?.slot.vote))
+    Ok(Some(IdFile::open(disk, false)?.slot().vote()))
 }
 
 /// The owner of a log that is about to be opened; `None` without a log.
@@ -105,7 +105,7 @@ pub fn peek_identity<D: Disk>(disk: &D) -> Result<Option<Identity>, OpenError> {
     if !names.iter().any(|n| n == ID_FILE) {
         return Ok(None);
     }
-    Ok(Some(IdFile::open(disk, false)?.slot.identity()))
+    Ok(Some(IdFile::open(disk, false)?.slot().identity()))
 }
 
 impl<D: Disk> Log<D> {
@@ -141,9 +141,9 @@ impl<D: Disk> Log<D> {
         }
         let id = IdFile::open(&disk, true)?;
         let access = if options.may_shorten { Access::Shorten } else { Access::Own };
-        let image = load(&disk, &id.slot, access)?;
+        let image = load(&disk, id.slot(), access)?;
 
-        let highest = image.highest.max(id.slot.durable.segment);
+        let highest = image.highest.max(id.slot().durable_segment());
         let (cut, leftovers, synced, damage) = (image.cut, image.leftovers, image.synced, image.damage);
         let lost_end = image.lost_end;
         let mut log = Log {
@@ -190,15 +190,13 @@ impl<D: Disk> Log<D> {
             None => None,
         };
 
-        log.id.slot.incarnation += 1;
-        let floor = log.shared.get().segments.first().map_or(log.id.slot.floor, Segment::number);
-        assert!(floor >= log.id.slot.floor, "the log begins with {floor}, which was trimmed");
-        log.id.slot.floor = floor;
+        let first = log.shared.get().segments.first().map(Segment::number);
+        log.id.slot_mut().opened(first);
         log.note_durable();
         if let Some(lost) = &lost_end {
-            log.id.slot.lost_end(lost.former_end, log.tail.last.0);
+            log.id.slot_mut().lost_end(lost.former_end, log.tail.last.0);
         }
-        log.id.slot.reached(log.tail.last);
+        log.id.slot_mut().reached(log.tail.last);
         // The former end is durable before anything behind the damage goes. From here on each open gives this log.
         log.id.commit().map_err(io("write lockstep.id.log"))?;
         let shortened = match lost_end {
@@ -225,15 +223,15 @@ impl<D: Disk> Log<D> {
         log.tail.check();
         assert!(log.vote.is_none() && log.shared.get().start().0 <= log.tail.last.0);
         let recovered = Recovered {
-            identity: log.id.slot.identity(),
-            vote: log.id.slot.vote,
+            identity: log.identity(),
+            vote: log.vote(),
             created,
             start: log.shared.get().start(),
             last: log.tail.last,
             cut,
             trimmed,
             shortened,
-            former_end: log.id.slot.former_end,
+            former_end: log.id.slot().former_end(),
         };
         Ok((log, recovered))
     }
@@ -256,12 +254,12 @@ impl<D: Disk> Log<D> {
 
     /// This member's identity.
     pub fn identity(&self) -> Identity {
-        self.id.slot.identity()
+        self.id.slot().identity()
     }
 
     /// The vote as last written, synced or not.
     pub fn vote(&self) -> Vote {
-        self.vote.unwrap_or(self.id.slot.vote)
+        self.vote.unwrap_or(self.id.slot().vote())
     }
 
     /// Takes in a change. Nothing of it is durable, and readers need not see it, before the next
@@ -329,7 +327,7 @@ impl<D: Disk> Log<D> {
             vote.commit_hint = index;
             return Ok(());
         }
-        self.id.slot.vote.commit_hint = index;
+        self.id.slot_mut().committed(index);
         let result = self.commit_id();
         self.note(result)
     }
@@ -500,7 +498,7 @@ impl<D: Disk> Log<D> {
     fn mark(&mut self, kind: Kind, (index, term): (u64, u64)) {
         assert!(self.tail.prev_index <= index && index <= self.tail.last.0, "a mark of {index}");
         debug_assert!(term <= self.tail.last.1);
-        let body = Bytes::copy_from_slice(&self.id.slot.incarnation.to_le_bytes());
+        let body = Bytes::copy_from_slice(&self.identity().incarnation.to_le_bytes());
         self.append(kind, &Record { index, term, body });
         self.tail.open_due = false;
     }
@@ -563,9 +561,9 @@ impl<D: Disk> Log<D> {
                 assert_eq!((self.tail.synced, self.tail.chain), (s.end, s.chain), "the seal of {}", s.name());
             }
             SegmentHeader {
-                member_id: self.id.slot.member_id,
+                member_id: self.identity().member_id,
                 number: self.highest + 1,
-                incarnation: self.id.slot.incarnation,
+                incarnation: self.identity().incarnation,
                 prev_index,
                 prev_term,
                 prev_number: prev.map_or(0, Segment::number),
@@ -584,7 +582,7 @@ impl<D: Disk> Log<D> {
         self.shared.get_mut().push(segment);
         self.take_tail();
         if first {
-            self.id.slot.floor = number;
+            self.id.slot_mut().begins_with(number);
         }
         // From here on a loss of the new file is noticed.
         self.commit_id()
@@ -594,9 +592,9 @@ impl<D: Disk> Log<D> {
         self.tail.buf.clear();
         self.tail.updates.clear();
         let header = SegmentHeader {
-            member_id: self.id.slot.member_id,
+            member_id: self.identity().member_id,
             number: self.highest + 1,
-            incarnation: self.id.slot.incarnation,
+            incarnation: self.identity().incarnation,
             prev_index: index,
             prev_term: term,
             prev_number: 0,
@@ -606,7 +604,7 @@ impl<D: Disk> Log<D> {
             base,
         };
         let segment = self.create_segment(header)?;
-        self.id.slot.floor = segment.number();
+        self.id.slot_mut().begins_with(segment.number());
         let gone: Vec<u64> = {
             let mut shared = self.shared.get_mut();
             let gone = shared.segments.drain(..).map(|s| s.number()).collect();
@@ -740,13 +738,11 @@ impl<D: Disk> Log<D> {
 
     fn sync_all(&mut self) -> Result<(), WriteError> {
         self.sync_tail()?;
-        let is_whole_again = self.id.slot.reached(self.tail.last);
+        let is_whole_again = self.id.slot_mut().reached(self.tail.last);
         let Some(vote) = self.vote.take() else {
             return if is_whole_again { self.commit_id() } else { Ok(()) };
         };
-        let stored = self.id.slot.vote;
-        self.id.slot.vote = vote;
-        if is_whole_again || (vote.term, vote.voted_for) != (stored.term, stored.voted_for) {
+        if self.id.slot_mut().cast(vote) || is_whole_again {
             return self.commit_id();
         }
         self.syncs_since_hint += 1;
@@ -761,7 +757,7 @@ impl<D: Disk> Log<D> {
     fn note_durable(&mut self) {
         if let Some(s) = self.shared.get().segments.last() {
             assert!(self.tail.synced <= s.end, "{} bytes of {} are durable", self.tail.synced, s.end);
-            self.id.slot.durable = Mark { segment: s.number(), offset: self.tail.synced };
+            self.id.slot_mut().synced(s.number(), self.tail.synced);
         }
     }
 
@@ -772,9 +768,8 @@ impl<D: Disk> Log<D> {
     }
 
     fn drop_below(&mut self, count: usize, floor: u64) -> Result<(), WriteError> {
-        assert!(floor > self.id.slot.floor, "the floor goes from {} to {floor}", self.id.slot.floor);
         // The floor first: should only some of the removals survive a crash, the rest is known as void.
-        self.id.slot.floor = floor;
+        self.id.slot_mut().begins_with(floor);
         self.commit_id()?;
         let gone: Vec<u64> = self.shared.get_mut().segments.drain(..count).map(|s| s.number()).collect();
         self.remove_segments(&gone)

@@ -159,7 +159,7 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
     let highest = numbers.last().copied().unwrap_or(0);
     let mut leftovers: Vec<String> =
         names.into_iter().filter(|n| n == ID_TMP || n == SEGMENT_TMP || n == SPARE_FILE).collect();
-    let below_floor = numbers.partition_point(|n| *n < slot.floor);
+    let below_floor = numbers.partition_point(|n| *n < slot.floor());
     leftovers.extend(numbers.drain(..below_floor).map(segment_name));
 
     // Damage, the oldest first as far as it is known. The log may begin above all of it.
@@ -250,7 +250,7 @@ fn load_shortened<D: Disk>(
         let is_last = seal.is_none() || scanned.reopened;
         if is_last {
             let kept = if is_behind { index.last().0 } else { segment.last.0 };
-            let known = if slot.durable.segment == *number { slot.durable.offset } else { 0 };
+            let known = slot.durable_bytes(*number);
             end = former_end(&segment, kept).map_err(io)?.filter(|(_, offset)| *offset >= known);
         }
         let is_whole = match is_last {
@@ -259,9 +259,8 @@ fn load_shortened<D: Disk>(
         };
         if !is_behind && !is_whole {
             let error = corrupt(&segment, text(&scanned).to_string());
-            let durable = (slot.durable.segment, slot.durable.offset);
             // With a former end there was an earlier open, which has checked this and lowered the durable position.
-            if slot.former_end.is_none() && (*number, segment.end) >= durable {
+            if slot.former_end().is_none() && !slot.is_durable_beyond(*number, segment.end) {
                 return Err(error);
             }
             lost = Some(error);
@@ -280,7 +279,7 @@ fn load_shortened<D: Disk>(
     let mut behind: Vec<u64> = live.iter().copied().filter(|n| *n > kept_to).collect();
     behind.reverse();
     let lost_end = match (lost, end) {
-        (Some(error), Some((end, _))) if slot.vote.commit_hint <= end.0 => {
+        (Some(error), Some((end, _))) if slot.vote().commit_hint <= end.0 => {
             let files = behind.drain(..).map(segment_name).collect();
             Some(LostEnd { error, former_end: end, files })
         }
@@ -319,8 +318,8 @@ fn corrupt<F>(segment: &Segment<F>, reason: String) -> OpenError {
 /// - **It was not replaced.** A reset begins with the highest number, and raises the floor above *S* before it returns.
 /// - **The end is there.** What the hint covers had been synced, so an end below it is damaged, too.
 fn may_begin<F>(index: &Index<F>, slot: &Slot) -> bool {
-    let is_live = index.segments.first().is_some_and(|s| slot.durable.segment >= s.number());
-    is_live && (index.start().0..=index.last().0).contains(&slot.vote.commit_hint)
+    let is_live = index.segments.first().is_some_and(|s| slot.durable_segment() >= s.number());
+    is_live && (index.start().0..=index.last().0).contains(&slot.vote().commit_hint)
 }
 
 /// A segment's header, its salt, and its file.
@@ -330,8 +329,9 @@ fn read_head<D: Disk>(disk: &D, dir: &str, number: u64, slot: &Slot) -> Result<H
     let name = segment_name(number);
     let file = disk.open(&name, false).map_err(|e| OpenError::io(dir, format!("open {name}"), e))?;
     let (header, salt) = read_header(&file).map_err(|e| header_error(dir, &name, e))?;
-    if header.member_id != slot.member_id {
-        return Err(OpenError::OtherMember { file: name, found: header.member_id, expected: slot.member_id });
+    let expected = slot.identity().member_id;
+    if header.member_id != expected {
+        return Err(OpenError::OtherMember { file: name, found: header.member_id, expected });
     }
     if header.number != number {
         let reason = format!("it is segment {} under another name", header.number);
@@ -385,9 +385,9 @@ fn read_chain<D: Disk>(
                 let reason = format!("{}, but the record at byte {at} was written later", text(&scanned));
                 return Err(corrupt(&segment, reason));
             }
-            if slot.durable.segment == segment.number() && segment.end < slot.durable.offset {
-                let reason =
-                    format!("{}, but lockstep.id.log knows {} bytes", text(&scanned), slot.durable.offset);
+            let known = slot.durable_bytes(segment.number());
+            if segment.end < known {
+                let reason = format!("{}, but lockstep.id.log knows {known} bytes", text(&scanned));
                 return Err(corrupt(&segment, reason));
             }
         }
@@ -444,7 +444,7 @@ fn chain_of<F>(
     while let Some(number) = at {
         live.push(number);
         let prev = headers.get(&number).map_or(0, |(h, _, _)| h.prev_number);
-        if prev == 0 || prev < slot.floor || number == slot.floor {
+        if prev == 0 || prev < slot.floor() || number == slot.floor() {
             break;
         }
         let missing = || OpenError::MissingSegment {
@@ -476,12 +476,13 @@ fn check_complete<F>(index: &Index<F>, slot: &Slot, live: &[u64], trimmed: bool)
     };
     let first = index.segments.first().map_or(0, Segment::number);
     let started_over = index.segments.first().is_some_and(|s| s.header.prev_number == 0);
-    if slot.floor != 0 && first != slot.floor && !(first > slot.floor && (started_over || trimmed)) {
-        return missing(slot.floor, "lockstep.id.log says that the log begins with it");
+    let floor = slot.floor();
+    if floor != 0 && first != floor && !(first > floor && (started_over || trimmed)) {
+        return missing(floor, "lockstep.id.log says that the log begins with it");
     }
     let highest = live.last().copied().unwrap_or(0);
-    if slot.durable.segment > highest {
-        return missing(slot.durable.segment, "lockstep.id.log says that it had been written");
+    if slot.durable_segment() > highest {
+        return missing(slot.durable_segment(), "lockstep.id.log says that it had been written");
     }
     Ok(())
 }

@@ -48,13 +48,13 @@ impl<D: Disk> LogView<D> {
     }
 
     fn look(disk: &D) -> Result<LogView<D>, OpenError> {
-        let slot = IdFile::open(disk, false)?.slot;
+        let slot = *IdFile::open(disk, false)?.slot();
         let image = load(disk, &slot, Access::Look)?;
         let shared = Arc::new(Shared::new(image.index));
         Ok(LogView {
             dir: disk.describe(),
             identity: slot.identity(),
-            vote: slot.vote,
+            vote: slot.vote(),
             reader: LogReader { shared },
         })
     }
