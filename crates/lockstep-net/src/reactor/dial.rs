@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::addr::Address;
+use crate::addr::{Address, Scheme};
 use crate::conn_id::ConnId;
 use crate::error::{DialError, Reason};
 
@@ -18,7 +18,7 @@ const AFTER_MYSELF: Duration = Duration::from_secs(30);
 const GOOD_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) enum State {
+enum State {
     /// To be dialed at this time.
     Waiting(Instant),
     /// The name is being resolved, until then at the latest.
@@ -27,20 +27,78 @@ pub(crate) enum State {
     Busy(ConnId),
 }
 
+/// An address to be dialed. A round of attempts tries each socket address of its name once.
 #[derive(Debug)]
 pub(crate) struct Target {
-    pub(crate) addr: Address,
+    addr: Address,
     /// Dialed again and again, or just once.
-    pub(crate) keep: bool,
-    pub(crate) state: State,
+    keep: bool,
+    state: State,
     /// Addresses of the name that have not been tried in this round.
-    pub(crate) untried: VecDeque<SocketAddr>,
+    untried: VecDeque<SocketAddr>,
     /// The member is reached by another connection: do not dial while that one lives.
-    pub(crate) via: Option<ConnId>,
+    via: Option<ConnId>,
     /// This one of `untried` is to be dialed without encryption: it does not understand it (`socket.dynamic`).
-    pub(crate) plain: Option<SocketAddr>,
+    plain: Option<SocketAddr>,
     backoff: Duration,
     reported: Option<(DialError, Instant)>,
+}
+
+impl Target {
+    /// Whether the address may be dialed with encryption only.
+    pub(crate) fn requires_tls(&self) -> bool {
+        self.addr.scheme == Scheme::Ssl
+    }
+
+    /// Begins a round of attempts. Returns the name to be resolved first, until `limit`; `None`: the address needs no
+    /// resolution.
+    pub(crate) fn begin_round(&mut self, limit: Instant) -> Option<Address> {
+        self.plain = None;
+        if let Some(addr) = self.addr.socket_addr() {
+            self.untried = [addr].into();
+            return None;
+        }
+        self.state = State::Resolving(limit);
+        Some(self.addr.clone())
+    }
+
+    /// Whether the round waits for the socket addresses of the name.
+    pub(crate) fn is_resolving(&self) -> bool {
+        matches!(self.state, State::Resolving(_))
+    }
+
+    /// The name is resolved: the round tries these.
+    pub(crate) fn resolved(&mut self, found: Vec<SocketAddr>) {
+        self.untried = found.into();
+    }
+
+    /// The next socket address of the round, and whether it is to be dialed without encryption.
+    pub(crate) fn next_attempt(&mut self) -> Option<(SocketAddr, bool)> {
+        let remote = self.untried.pop_front()?;
+        let is_plain = self.plain.take_if(|at| *at == remote).is_some();
+        Some((remote, is_plain))
+    }
+
+    /// Whether the round has socket addresses left.
+    pub(crate) fn has_untried(&self) -> bool {
+        !self.untried.is_empty()
+    }
+
+    /// The attempt `conn` is under way.
+    pub(crate) fn attempt(&mut self, conn: ConnId) {
+        self.state = State::Busy(conn);
+    }
+
+    /// The peer at `remote` does not encrypt: it is tried once more, as the next one, without encryption.
+    pub(crate) fn retry_plain(&mut self, remote: SocketAddr) {
+        self.untried.push_front(remote);
+        self.plain = Some(remote);
+    }
+
+    /// Another connection reaches the member: see [`Targets::unvia`].
+    pub(crate) fn reached_via(&mut self, conn: ConnId) {
+        self.via = Some(conn);
+    }
 }
 
 /// All addresses to be dialed, by the text of the address.
@@ -58,13 +116,14 @@ impl Targets {
         Targets { map: BTreeMap::new(), backoff_min, backoff_max: backoff_max.max(backoff_min), random: seed }
     }
 
-    /// Adds an address to dial at `now`. An address in the list may only change from one dial to repeated ones.
-    pub(crate) fn add(&mut self, addr: &Address, keep: bool, now: Instant) {
+    /// Adds an address to dial at `now`; or once `live`, a connection that was dialed earlier, is lost. An address in the list
+    /// may only change from one dial to repeated ones.
+    pub(crate) fn add(&mut self, addr: &Address, keep: bool, live: Option<ConnId>, now: Instant) {
         let backoff = self.backoff_min;
         let target = self.map.entry(addr.to_string()).or_insert_with(|| Target {
             addr: addr.clone(),
             keep,
-            state: State::Waiting(now),
+            state: live.map_or(State::Waiting(now), State::Busy),
             untried: VecDeque::new(),
             via: None,
             plain: None,
@@ -74,8 +133,17 @@ impl Targets {
         target.keep |= keep;
     }
 
-    pub(crate) fn remove(&mut self, key: &str) -> Option<Target> {
-        self.map.remove(key)
+    /// Removes an address. Returns its connection, or the attempt at one.
+    pub(crate) fn remove(&mut self, key: &str) -> Option<ConnId> {
+        match self.map.remove(key)?.state {
+            State::Busy(conn) => Some(conn),
+            State::Waiting(_) | State::Resolving(_) => None,
+        }
+    }
+
+    /// Removes all addresses.
+    pub(crate) fn clear(&mut self) {
+        self.map.clear();
     }
 
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Target> {
@@ -201,7 +269,7 @@ mod tests {
     fn backoff_grows_to_its_limit_and_starts_anew() {
         let (mut t, t0) = targets();
         let addr = Address::parse("h1", 4567).unwrap();
-        t.add(&addr, true, t0);
+        t.add(&addr, true, None, t0);
         let mut now = t0;
         let mut waits = Vec::new();
         for _ in 0..8 {
@@ -220,7 +288,7 @@ mod tests {
             "{waits:?}"
         );
         let conn = ConnId(9);
-        t.get_mut("h1:4567").unwrap().state = State::Busy(conn);
+        t.get_mut("h1:4567").unwrap().attempt(conn);
         t.lost("h1:4567", conn, None, now, now + GOOD_AFTER);
         assert!(t.next_timeout().unwrap() - (now + GOOD_AFTER) < Duration::from_micros(62_500));
     }
@@ -228,7 +296,7 @@ mod tests {
     #[test]
     fn repeated_failures_are_reported_once_in_a_while() {
         let (mut t, t0) = targets();
-        t.add(&Address::parse("h1", 4567).unwrap(), true, t0);
+        t.add(&Address::parse("h1", 4567).unwrap(), true, None, t0);
         assert!(t.failed("h1:4567", &DialError::ConnectTimeout, t0));
         assert!(!t.failed("h1:4567", &DialError::ConnectTimeout, t0 + Duration::from_secs(1)));
         assert!(t.failed("h1:4567", &DialError::NoHello, t0 + Duration::from_secs(2)));
@@ -238,7 +306,7 @@ mod tests {
     #[test]
     fn once_means_once() {
         let (mut t, t0) = targets();
-        t.add(&Address::parse("h1", 4567).unwrap(), false, t0);
+        t.add(&Address::parse("h1", 4567).unwrap(), false, None, t0);
         assert!(t.failed("h1:4567", &DialError::ConnectTimeout, t0));
         assert!(t.keys().is_empty());
     }
@@ -246,8 +314,8 @@ mod tests {
     #[test]
     fn via_another_connection() {
         let (mut t, t0) = targets();
-        t.add(&Address::parse("h1", 4567).unwrap(), true, t0);
-        t.get_mut("h1:4567").unwrap().via = Some(ConnId(3));
+        t.add(&Address::parse("h1", 4567).unwrap(), true, None, t0);
+        t.get_mut("h1:4567").unwrap().reached_via(ConnId(3));
         assert!(t.due(t0 + Duration::from_secs(99)).is_empty() && t.next_timeout().is_none());
         t.unvia(ConnId(3), t0);
         assert_eq!(t.due(t0 + Duration::from_secs(1)).len(), 1);

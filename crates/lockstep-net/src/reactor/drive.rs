@@ -8,13 +8,11 @@ use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Token};
 
-use super::dial::State;
 use super::http::{Http, Stream};
 use super::listen;
 use super::noise::Report;
 use super::peer::Peer;
 use super::{Connecting, Event, Listener, PeerHello, Reactor, WAKER};
-use crate::addr::Scheme;
 use crate::conn_id::ConnId;
 use crate::error::{DialError, DownReason};
 use crate::proto::{ConnEvent, Connection, Role};
@@ -196,8 +194,7 @@ impl Reactor {
                         && let Some(target) = self.targets.get_mut(&key)
                     {
                         // Once more, as a peer that does not encrypt wants it.
-                        target.untried.push_front(remote);
-                        target.plain = Some(remote);
+                        target.retry_plain(remote);
                     }
                     self.attempt_failed(&key, error, events, now);
                 }
@@ -359,16 +356,12 @@ impl Reactor {
 
     fn start_dial(&mut self, key: &str, events: &mut Vec<Event>, now: Instant) {
         let Some(target) = self.targets.get_mut(key) else { return };
-        target.plain = None;
-        if target.addr.scheme == Scheme::Ssl && self.cfg.tls.is_none() {
+        if target.requires_tls() && self.cfg.tls.is_none() {
             return self.attempt_failed(key, DialError::NoTls, events, now);
         }
-        if let Some(addr) = target.addr.socket_addr() {
-            target.untried = [addr].into();
+        let Some(addr) = target.begin_round(now + self.cfg.resolve_timeout) else {
             return self.try_next(key, DialError::ConnectTimeout, events, now);
-        }
-        target.state = State::Resolving(now + self.cfg.resolve_timeout);
-        let addr = target.addr.clone();
+        };
         if let Err(e) = self.resolver.start(key, &addr, &self.waker) {
             self.attempt_failed(key, DialError::Resolve(e), events, now);
         }
@@ -378,12 +371,12 @@ impl Reactor {
         let Some(target) = self.targets.get_mut(key) else { return };
         // An answer that comes too late, or to an address that was forgotten and added again, is still an answer; but
         // an attempt that is under way is not disturbed.
-        if !matches!(target.state, State::Resolving(_)) {
+        if !target.is_resolving() {
             return;
         }
         match answer {
             Ok(found) => {
-                target.untried = found.into();
+                target.resolved(found);
                 self.try_next(key, DialError::Resolve("the name has no address".into()), events, now);
             }
             Err(e) => self.attempt_failed(key, DialError::Resolve(e), events, now),
@@ -395,8 +388,7 @@ impl Reactor {
         self.next_timer = None;
         loop {
             let Some(target) = self.targets.get_mut(key) else { return };
-            let Some(remote) = target.untried.pop_front() else { break };
-            let plain = target.plain.take_if(|at| *at == remote).is_some();
+            let Some((remote, plain)) = target.next_attempt() else { break };
             let id = self.next_id;
             self.next_id += 1;
             let from = self.listeners.values().filter_map(Listener::members_ip);
@@ -407,7 +399,7 @@ impl Reactor {
             });
             match connected {
                 Ok(stream) => {
-                    target.state = State::Busy(ConnId(id));
+                    target.attempt(ConnId(id));
                     let deadline = now + self.cfg.connect_timeout;
                     self.connecting
                         .insert(id, Connecting { stream, remote, key: key.to_owned(), plain, deadline });
@@ -440,7 +432,7 @@ impl Reactor {
 
     fn attempt_failed(&mut self, key: &str, error: DialError, events: &mut Vec<Event>, now: Instant) {
         // A name may have several addresses, and not all of them lead to a member.
-        if self.targets.get_mut(key).is_some_and(|t| !t.untried.is_empty()) {
+        if self.targets.get_mut(key).is_some_and(|t| t.has_untried()) {
             return self.try_next(key, error, events, now);
         }
         self.next_timer = None;

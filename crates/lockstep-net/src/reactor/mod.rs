@@ -25,7 +25,7 @@ use bytes::Bytes;
 use mio::net::{TcpListener, TcpStream, UnixListener};
 use mio::{Events, Interest, Poll, Token};
 
-use self::dial::{State, Targets};
+use self::dial::Targets;
 use self::http::Http;
 use self::listen::UnixSocket;
 use self::noise::Noise;
@@ -405,14 +405,10 @@ impl Reactor {
 
     fn add_target(&mut self, addr: &Address, keep: bool) {
         let key = addr.to_string();
-        let known = self.targets.get_mut(&key).is_some();
-        self.targets.add(addr, keep, Instant::now());
         // A connection that was dialed before the address was forgotten still serves.
         let live =
             self.peers.iter().find(|(_, p)| p.dialed.as_ref() == Some(&key)).map(|(id, _)| ConnId(*id));
-        if let (false, Some(conn), Some(target)) = (known, live, self.targets.get_mut(&key)) {
-            target.state = State::Busy(conn);
-        }
+        self.targets.add(addr, keep, live, Instant::now());
         self.next_timer = None;
     }
 
@@ -421,16 +417,14 @@ impl Reactor {
     pub fn keep_via(&mut self, addr: &Address, conn: ConnId) {
         let live = self.peers.get(&conn.0).is_some_and(|p| !p.conn.is_dead());
         if let (true, Some(target)) = (live, self.targets.get_mut(&addr.to_string())) {
-            target.via = Some(conn);
+            target.reached_via(conn);
             self.next_timer = None;
         }
     }
 
     /// Stops dialing an address. A connection that is up stays; one on its way is dropped.
     pub fn forget(&mut self, addr: &Address) {
-        if let Some(target) = self.targets.remove(&addr.to_string())
-            && let State::Busy(conn) = target.state
-        {
+        if let Some(conn) = self.targets.remove(&addr.to_string()) {
             self.connecting.remove(&conn.0);
             if self.peers.get(&conn.0).is_some_and(|p| !p.conn.is_introduced()) {
                 self.drop_peer(conn.0);
@@ -573,9 +567,7 @@ impl Reactor {
         self.listeners.clear();
         self.unix = None;
         self.connecting.clear();
-        for key in self.targets.keys() {
-            self.targets.remove(&key);
-        }
+        self.targets.clear();
         let ids: Vec<u64> = self.peers.keys().copied().collect();
         for id in ids {
             self.close(ConnId(id), Reason::Shutdown, text);
