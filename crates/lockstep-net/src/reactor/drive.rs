@@ -100,13 +100,8 @@ impl Reactor {
     fn socket_event(&mut self, event: &MioEvent, now: Instant) {
         let id = event.token().0 as u64;
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.hangup |= event.is_read_closed() || event.is_error();
-            peer.readable |= event.is_readable() || peer.hangup;
-            if event.is_writable() {
-                peer.writable = true;
-                if peer.wants_write() {
-                    self.dirty.insert(id);
-                }
+            if peer.socket_event(event) {
+                self.dirty.insert(id);
             }
         } else if let Some(http) = self.https.get_mut(&id) {
             let gone = event.is_error() || event.is_write_closed();
@@ -120,7 +115,7 @@ impl Reactor {
 
     fn peer_turn(&mut self, id: u64, events: &mut Vec<Event>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        if peer.dialed.is_none() && peer.is_handshaking() {
+        if peer.dialed().is_none() && peer.is_handshaking() {
             // A handshake with any peer costs the processor up to some milliseconds, for the proof of identity. Frames and
             // heartbeats of members must not wait for many of these.
             if self.proofs == 0 {
@@ -135,7 +130,7 @@ impl Reactor {
         let conn = ConnId(id);
         loop {
             let Some(peer) = self.peers.get_mut(&id) else { return };
-            let event = match peer.conn.poll_event() {
+            let event = match peer.poll_event() {
                 None => break,
                 // The common case, kept short.
                 Some(ConnEvent::Frame { kind, payload }) => {
@@ -147,7 +142,7 @@ impl Reactor {
             self.peer_event(conn, event, events);
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        if peer.conn.is_dead() {
+        if peer.conn().is_dead() {
             self.drop_peer(id);
         } else if peer.wants_write() {
             self.dirty.insert(id);
@@ -168,26 +163,26 @@ impl Reactor {
                     cluster: self.proto.cluster.clone(),
                     version,
                     blob,
-                    remote_addr: peer.remote,
-                    outgoing: peer.dialed.is_some(),
-                    dialed: peer.dialed.clone(),
+                    remote_addr: peer.remote(),
+                    outgoing: peer.dialed().is_some(),
+                    dialed: peer.dialed().map(str::to_owned),
                     encrypted: peer.is_encrypted(),
                 },
             }),
             ConnEvent::Down(reason) => {
-                if let Some(key) = peer.dialed.take() {
+                if let Some(key) = peer.end_dial() {
                     let why = match &reason {
                         DownReason::Rejected(why, _) | DownReason::Goodbye(why, _) => Some(*why),
                         _ => None,
                     };
-                    self.targets.lost(&key, conn, why, peer.since, now);
+                    self.targets.lost(&key, conn, why, peer.since(), now);
                 }
                 self.targets.unvia(conn, now);
                 events.push(Event::PeerDown { conn, reason });
             }
-            ConnEvent::Failed(error) => match peer.dialed.take() {
+            ConnEvent::Failed(error) => match peer.end_dial() {
                 Some(key) => {
-                    let (remote, tried_tls) = (peer.remote, peer.is_encrypted());
+                    let (remote, tried_tls) = (peer.remote(), peer.is_encrypted());
                     if tried_tls
                         && matches!(error, DialError::NotEncrypted(_))
                         && self.cfg.tls.as_ref().is_some_and(|tls| tls.dynamic)
@@ -199,7 +194,7 @@ impl Reactor {
                     self.attempt_failed(&key, error, events, now);
                 }
                 None => {
-                    let remote = peer.remote;
+                    let remote = peer.remote();
                     if !self.isolated {
                         self.noise(remote, noise_text(&error), events, now);
                     }
@@ -210,8 +205,7 @@ impl Reactor {
 
     pub(super) fn drop_peer(&mut self, id: u64) {
         if let Some(mut peer) = self.peers.remove(&id) {
-            // Closing the descriptor would do, were it not for children of a fork that has not reached its exec.
-            let _ = self.poll.registry().deregister(&mut peer.stream);
+            peer.deregister(self.poll.registry());
             self.dirty.remove(&id);
         }
     }
@@ -290,17 +284,17 @@ impl Reactor {
         let pending: Vec<u64> = self
             .peers
             .iter()
-            .filter(|(_, p)| p.dialed.is_none() && !p.conn.is_open())
+            .filter(|(_, p)| p.dialed().is_none() && !p.conn().is_open())
             .map(|(id, _)| *id)
             .collect();
         if pending.len() >= self.cfg.pending_max {
             // The oldest that has not even introduced itself: a real member does so within a round trip.
-            let stranger = |id: &&u64| self.peers.get(id).is_some_and(|p| !p.conn.is_introduced());
+            let stranger = |id: &&u64| self.peers.get(id).is_some_and(|p| !p.conn().is_introduced());
             // Else one that has been refused, and lingers only so that it reads why.
-            let refused = |id: &&u64| self.peers.get(id).is_some_and(|p| p.conn.is_closing());
+            let refused = |id: &&u64| self.peers.get(id).is_some_and(|p| p.conn().is_closing());
             let oldest = pending.iter().find(stranger).or_else(|| pending.iter().find(refused));
             let Some(oldest) = oldest.copied() else { return };
-            let whose = self.peers.get(&oldest).map_or(remote, |p| p.remote);
+            let whose = self.peers.get(&oldest).map_or(remote, Peer::remote);
             self.drop_peer(oldest);
             self.noise(
                 whose,
@@ -449,7 +443,7 @@ impl Reactor {
             return at;
         }
         let mut next = now + SLEEP_MAX;
-        let peers = self.peers.values().filter_map(|p| p.conn.next_timeout());
+        let peers = self.peers.values().filter_map(|p| p.conn().next_timeout());
         let https = self.https.values().filter_map(Http::next_timeout);
         let connecting = self.connecting.values().map(|c| c.deadline);
         let targets = if self.isolated { None } else { self.targets.next_timeout() };
@@ -463,8 +457,7 @@ impl Reactor {
     fn timers(&mut self, now: Instant, events: &mut Vec<Event>) {
         self.next_timer = None;
         for (id, peer) in &mut self.peers {
-            if peer.conn.next_timeout().is_some_and(|t| t <= now) {
-                peer.conn.tick(now);
+            if peer.tick(now) {
                 self.again.insert(*id);
             }
         }

@@ -316,7 +316,7 @@ impl Reactor {
         let strangers: Vec<u64> = self
             .peers
             .iter()
-            .filter(|(_, p)| p.dialed.is_none() && !p.conn.is_introduced())
+            .filter(|(_, p)| p.dialed().is_none() && !p.conn().is_introduced())
             .map(|(id, _)| *id)
             .collect();
         for id in strangers {
@@ -406,8 +406,7 @@ impl Reactor {
     fn add_target(&mut self, addr: &Address, keep: bool) {
         let key = addr.to_string();
         // A connection that was dialed before the address was forgotten still serves.
-        let live =
-            self.peers.iter().find(|(_, p)| p.dialed.as_ref() == Some(&key)).map(|(id, _)| ConnId(*id));
+        let live = self.peers.iter().find(|(_, p)| p.dialed() == Some(&key)).map(|(id, _)| ConnId(*id));
         self.targets.add(addr, keep, live, Instant::now());
         self.next_timer = None;
     }
@@ -415,7 +414,7 @@ impl Reactor {
     /// `conn` reaches the member behind a kept address; the other side may have dialed it, or this one by another
     /// address. The address is not dialed while that connection lives.
     pub fn keep_via(&mut self, addr: &Address, conn: ConnId) {
-        let live = self.peers.get(&conn.0).is_some_and(|p| !p.conn.is_dead());
+        let live = self.peers.get(&conn.0).is_some_and(|p| !p.conn().is_dead());
         if let (true, Some(target)) = (live, self.targets.get_mut(&addr.to_string())) {
             target.reached_via(conn);
             self.next_timer = None;
@@ -426,7 +425,7 @@ impl Reactor {
     pub fn forget(&mut self, addr: &Address) {
         if let Some(conn) = self.targets.remove(&addr.to_string()) {
             self.connecting.remove(&conn.0);
-            if self.peers.get(&conn.0).is_some_and(|p| !p.conn.is_introduced()) {
+            if self.peers.get(&conn.0).is_some_and(|p| !p.conn().is_introduced()) {
                 self.drop_peer(conn.0);
             }
         }
@@ -471,7 +470,7 @@ impl Reactor {
     /// Takes a peer that has introduced itself. Frames may be sent to it at once.
     pub fn accept(&mut self, conn: ConnId) {
         if let Some(peer) = self.peers.get_mut(&conn.0) {
-            peer.conn.accept(Instant::now());
+            peer.accept(Instant::now());
             self.touch(conn.0);
         }
     }
@@ -486,11 +485,9 @@ impl Reactor {
     pub fn close(&mut self, conn: ConnId, reason: Reason, text: &str) {
         let now = Instant::now();
         if let Some(peer) = self.peers.get_mut(&conn.0) {
-            peer.conn.close(reason, text, now);
-            while peer.conn.poll_event().is_some() {}
-            let since = peer.since;
-            if let Some(key) = peer.dialed.take() {
-                self.targets.lost(&key, conn, Some(reason), since, now);
+            peer.close(reason, text, now);
+            if let Some(key) = peer.end_dial() {
+                self.targets.lost(&key, conn, Some(reason), peer.since(), now);
             }
             self.targets.unvia(conn, now);
             self.touch(conn.0);
@@ -502,7 +499,7 @@ impl Reactor {
     /// On [`SendError::Overflow`] the connection is closed and the next `poll` reports it.
     pub fn send(&mut self, conn: ConnId, kind: u8, parts: &[Bytes]) -> Result<(), SendError> {
         let peer = self.peers.get_mut(&conn.0).ok_or(SendError::NotConnected)?;
-        let result = peer.conn.send(kind, parts);
+        let result = peer.send(kind, parts);
         match result {
             Ok(()) => {
                 self.dirty.insert(conn.0);
@@ -518,7 +515,7 @@ impl Reactor {
         while let Some(id) = self.dirty.pop_first() {
             let Some(peer) = self.peers.get_mut(&id) else { continue };
             peer.write();
-            if peer.conn.is_dead() {
+            if peer.conn().is_dead() {
                 self.again.insert(id);
             }
         }
@@ -527,16 +524,16 @@ impl Reactor {
     /// Figures of a connection to a member; `None` once it is gone.
     pub fn stats(&self, conn: ConnId) -> Option<ConnStats> {
         let peer = self.peers.get(&conn.0)?;
-        let (frames_in, frames_out, bytes_in, bytes_out) = peer.conn.counters();
+        let (frames_in, frames_out, bytes_in, bytes_out) = peer.conn().counters();
         Some(ConnStats {
-            rtt: peer.conn.rtt(),
-            rtt_min: peer.conn.rtt_min(),
-            queued: peer.conn.queued(),
+            rtt: peer.conn().rtt(),
+            rtt_min: peer.conn().rtt_min(),
+            queued: peer.conn().queued(),
             frames_in,
             frames_out,
             bytes_in,
             bytes_out,
-            since: peer.since,
+            since: peer.since(),
         })
     }
 
@@ -555,7 +552,7 @@ impl Reactor {
                 }
             }
             for (id, peer) in &mut self.peers {
-                peer.conn.failed("this member is isolated", now);
+                peer.cut("this member is isolated", now);
                 self.again.insert(*id);
             }
         }

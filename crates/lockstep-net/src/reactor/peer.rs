@@ -4,10 +4,14 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
+use bytes::Bytes;
+use mio::Registry;
+use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 
 use super::listen::send_vectored;
-use crate::proto::Connection;
+use crate::error::{Reason, SendError};
+use crate::proto::{ConnEvent, Connection};
 use crate::tls::Session;
 
 /// Most bytes read from one connection before the others have their turn.
@@ -16,22 +20,23 @@ const READ_BUDGET: usize = 1 << 20;
 /// Most slices handed to one `writev`.
 const SLICES: usize = 64;
 
+/// See the module. All bytes of the connection pass through [`Peer::read`] and [`Peer::write`].
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) stream: TcpStream,
-    pub(crate) conn: Connection,
+    stream: TcpStream,
+    conn: Connection,
     /// The encryption; boxed, for most of it is rustls' buffers, and plain connections have none.
     tls: Option<Box<Session>>,
-    pub(crate) remote: SocketAddr,
-    /// The address that was dialed, if this side dialed.
-    pub(crate) dialed: Option<String>,
+    remote: SocketAddr,
+    /// The address that was dialed, if this side dialed, until the end of the dial.
+    dialed: Option<String>,
     /// When the transport was established.
-    pub(crate) since: Instant,
+    since: Instant,
     /// Edge-triggered: set by an event, cleared when the kernel has nothing (more).
-    pub(crate) readable: bool,
-    pub(crate) writable: bool,
+    readable: bool,
+    writable: bool,
     /// The peer's end or an error is known to be behind the bytes: read until it shows.
-    pub(crate) hangup: bool,
+    hangup: bool,
     /// Our sending side is shut down.
     shut: bool,
 }
@@ -57,6 +62,80 @@ impl Peer {
             hangup: false,
             shut: false,
         }
+    }
+
+    /// The protocol's state. It changes by the methods of [`Peer`] only.
+    pub(crate) fn conn(&self) -> &Connection {
+        &self.conn
+    }
+
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// When the transport was established.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// The address that was dialed; `None` if the peer dialed, or after [`Peer::end_dial`].
+    pub(crate) fn dialed(&self) -> Option<&str> {
+        self.dialed.as_deref()
+    }
+
+    /// The dial has ended, because the connection has failed or was closed. Returns its address, so that the end is noted
+    /// once.
+    pub(crate) fn end_dial(&mut self) -> Option<String> {
+        self.dialed.take()
+    }
+
+    /// Takes in an event of the socket. Whether something can be written now.
+    pub(crate) fn socket_event(&mut self, event: &MioEvent) -> bool {
+        self.hangup |= event.is_read_closed() || event.is_error();
+        self.readable |= event.is_readable() || self.hangup;
+        self.writable |= event.is_writable();
+        event.is_writable() && self.wants_write()
+    }
+
+    /// Ends the events of the socket.
+    pub(crate) fn deregister(&mut self, registry: &Registry) {
+        // Closing the descriptor would do, were it not for children of a fork that has not reached its exec.
+        let _ = registry.deregister(&mut self.stream);
+    }
+
+    /// The next event of the connection.
+    pub(crate) fn poll_event(&mut self) -> Option<ConnEvent> {
+        self.conn.poll_event()
+    }
+
+    /// Takes the peer, which has introduced itself.
+    pub(crate) fn accept(&mut self, now: Instant) {
+        self.conn.accept(now);
+    }
+
+    /// Queues a frame.
+    pub(crate) fn send(&mut self, kind: u8, parts: &[Bytes]) -> Result<(), SendError> {
+        self.conn.send(kind, parts)
+    }
+
+    /// Ends the connection, and tells the peer why. No event of the connection follows.
+    pub(crate) fn close(&mut self, reason: Reason, text: &str, now: Instant) {
+        self.conn.close(reason, text, now);
+        while self.conn.poll_event().is_some() {}
+    }
+
+    /// Ends the connection as if the network had failed.
+    pub(crate) fn cut(&mut self, error: &str, now: Instant) {
+        self.conn.failed(error, now);
+    }
+
+    /// Runs the connection's timers. Whether one was due.
+    pub(crate) fn tick(&mut self, now: Instant) -> bool {
+        let is_due = self.conn.next_timeout().is_some_and(|at| at <= now);
+        if is_due {
+            self.conn.tick(now);
+        }
+        is_due
     }
 
     /// Whether the connection is encrypted, or about to be.
