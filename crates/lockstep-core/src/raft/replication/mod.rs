@@ -9,6 +9,7 @@ mod path;
 mod progress;
 mod relaying;
 mod round;
+mod route;
 mod zones;
 
 pub use progress::{PeerProgress, ProgressState};
@@ -167,7 +168,7 @@ impl Replication {
     /// long line a lagging voter catches up at the line's speed. On a narrow line only that much is lost when the term ends.
     fn window(&self, local: &Local, peer: &Progress) -> usize {
         let most = local.config().max_inflight_bytes;
-        let confirmed = peer.route.path.bytes_confirmed();
+        let confirmed = peer.route.path().bytes_confirmed();
         let widened = usize::try_from(confirmed.saturating_mul(2)).unwrap_or(usize::MAX);
         self.after_fruitless_terms(most).saturating_add(widened).min(most)
     }
@@ -303,7 +304,7 @@ impl Replication {
                 rtt: peer.contact.rtt(),
                 last_answer: peer.contact.last_answer(),
                 state: peer.state,
-                via: peer.route.via,
+                via: peer.route.relay(),
             })
             .collect()
     }
@@ -337,7 +338,7 @@ impl Replication {
         peer.matched = peer.matched.max(persisted);
         if received > peer.received {
             peer.received = received;
-            peer.route.stuck_since = None;
+            peer.route.advanced();
         }
         peer.disk.report(now, peer.matched, peer.received);
         peer.finished = peer.finished.max(finished);
@@ -485,7 +486,7 @@ impl Replication {
         }
         let mut peers = std::mem::take(&mut self.peers);
         self.zones.choose(round.local, relay, &mut peers);
-        if peers.values().all(|peer| peer.route.via.is_none()) {
+        if peers.values().all(|peer| peer.route.relay().is_none()) {
             peers.iter_mut().for_each(|(id, peer)| self.send_to(round, *id, peer, heartbeat, &mut []));
         } else {
             self.send_zones(round, &mut peers, heartbeat);
@@ -507,11 +508,11 @@ impl Replication {
     fn send_zones(&self, round: &mut Round<'_>, peers: &mut Peers, heartbeat: bool) {
         let all = peers.iter_mut().map(|(id, peer)| (*id, peer));
         let (mut recipients, direct): (Vec<Recipient<'_>>, Vec<Recipient<'_>>) =
-            all.partition(|(_, p)| p.route.via.is_some());
-        recipients.sort_by_key(|(_, peer)| peer.route.via);
+            all.partition(|(_, p)| p.route.relay().is_some());
+        recipients.sort_by_key(|(_, peer)| peer.route.relay());
         for (id, peer) in direct {
-            let first = recipients.partition_point(|(_, recipient)| recipient.route.via < Some(id));
-            let end = recipients.partition_point(|(_, recipient)| recipient.route.via <= Some(id));
+            let first = recipients.partition_point(|(_, recipient)| recipient.route.relay() < Some(id));
+            let end = recipients.partition_point(|(_, recipient)| recipient.route.relay() <= Some(id));
             let own = &mut recipients[first..end];
             for (recipient_id, recipient) in own.iter_mut() {
                 let limits = self.limits(round.local, recipient, false);
@@ -577,7 +578,7 @@ impl Replication {
     fn limits(&self, local: &Local, peer: &mut Progress, relays: bool) -> (usize, usize) {
         let window = self.window(local, peer);
         let message = self.after_fruitless_terms(local.config().max_append_bytes);
-        if relays { (peer.route.path.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
+        if relays { (peer.route.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
     }
 
     /// Sends all that the window allows. Whether anything was sent.
@@ -604,7 +605,7 @@ impl Replication {
                 _ => break,
             }
         }
-        peer.route.limited = !recipients.is_empty() && peer.next <= log.last();
+        peer.route.set_limited(!recipients.is_empty() && peer.next <= log.last());
         sent_any
     }
 
@@ -624,7 +625,7 @@ impl Replication {
             // Until it answers to the snapshot, say only that we are there.
             ProgressState::Base(index) => index,
             // This may overtake entries sent through a relay, so start after those it has confirmed.
-            _ if peer.route.via.is_some() && log.term_at(peer.received).is_some() => peer.received,
+            _ if peer.route.relay().is_some() && log.term_at(peer.received).is_some() => peer.received,
             _ => peer.next - 1,
         };
         let Some(prev_term) = log.term_at(prev_index) else {

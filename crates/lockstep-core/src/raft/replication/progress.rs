@@ -1,7 +1,7 @@
 //! Replication progress of one peer, kept by the leader.
 
 use super::contact::Contact;
-use super::path::Path;
+use super::route::Route;
 use crate::raft::inflight::Inflight;
 use crate::raft::local::Local;
 use crate::raft::standstill::Standstill;
@@ -42,24 +42,6 @@ pub struct PeerProgress {
     pub state: ProgressState,
     /// Its relay; `None`: entries come from the leader.
     pub via: Option<MemberId>,
-}
-
-/// How entries reach a peer: from the leader, or through a relay of its zone.
-#[derive(Debug, Default)]
-pub(super) struct Route {
-    /// The peer's zone; `None` for a removed member. Set in each round in which relays are chosen.
-    pub(super) zone: Option<u8>,
-    /// Its relay.
-    pub(super) via: Option<MemberId>,
-    /// For a relay: since when it has received nothing although messages are in flight.
-    pub(super) stuck_since: Option<Micros>,
-    /// For a recipient: the relay's received index when it was last ahead of this peer, and the time.
-    pub(super) lags: Option<(Index, Micros)>,
-    /// For a relay: more entries wait than may be in flight.
-    pub(super) limited: bool,
-    pub(super) path: Path,
-    /// Excluded from relaying until this time, and for how long.
-    pub(super) excluded: (Micros, Micros),
 }
 
 /// The peers of a leader.
@@ -145,16 +127,15 @@ impl Progress {
         self.inflight.bytes() < max
     }
 
-    /// It has received everything up to here. `moment`: see [`Path::confirmed`].
+    /// It has received everything up to here. `moment`: see [`Route::confirmed`].
     pub(super) fn answered(&mut self, received: Index, now: Micros, moment: Micros) {
         let (mut first, mut bytes, mut last) = (None, 0, None);
         while let Some(sent) = self.inflight.confirm(received) {
             bytes += sent.bytes;
             (first, last) = (first.or(Some(sent)), Some(sent));
         }
-        // Entries sent through a relay are no measure of its own path.
-        if let (None, Some(first), Some(last)) = (self.route.via, first, last) {
-            self.route.path.confirmed((first, last), bytes, now, moment);
+        if let (Some(first), Some(last)) = (first, last) {
+            self.route.confirmed((first, last), bytes, now, moment);
         }
     }
 
@@ -184,13 +165,13 @@ impl Progress {
     /// would have the whole window sent once more. A gap in the messages sent again shows in the answer to the next
     /// heartbeat. Messages through a relay have no context to go by.
     pub(super) fn believes_rejections(&self) -> bool {
-        self.route.via.is_some() || self.contact.believes_rejections()
+        self.route.relay().is_some() || self.contact.believes_rejections()
     }
 
     /// An answer to this context has arrived.
     pub(super) fn note_answer(&mut self, context: u64, now: Micros) {
         if let Some(sample) = self.contact.note_answer(context, now) {
-            self.route.path.measured(sample);
+            self.route.measured(sample);
         }
     }
 

@@ -53,7 +53,7 @@ pub(super) fn add_recipients(
     (prev_index, last): (Index, Index),
     bytes: usize,
 ) -> Vec<MemberId> {
-    let share = relay.route.path.share(local.config().max_inflight_bytes);
+    let share = relay.route.share(local.config().max_inflight_bytes);
     // A large entry fills the relay's window, although it is the only one.
     let window = RECIPIENT_WINDOW * share.max(relay.bytes_in_flight() + bytes);
     let mut to = Vec::new();
