@@ -18,7 +18,6 @@ pub(super) use round::Round;
 use super::local::Local;
 use super::output::Output;
 use super::relay::Relay;
-use crate::message::{Carried, Message};
 use crate::types::*;
 use append_times::AppendTimes;
 use progress::{Peers, Progress};
@@ -168,7 +167,7 @@ impl Replication {
     /// long line a lagging voter catches up at the line's speed. On a narrow line only that much is lost when the term ends.
     fn window(&self, local: &Local, peer: &Progress) -> usize {
         let most = local.config().max_inflight_bytes;
-        let confirmed = peer.route.path().bytes_confirmed();
+        let confirmed = peer.route().path().bytes_confirmed();
         let widened = usize::try_from(confirmed.saturating_mul(2)).unwrap_or(usize::MAX);
         self.after_fruitless_terms(most).saturating_add(widened).min(most)
     }
@@ -195,7 +194,7 @@ impl Replication {
 
     /// This leader did not run for a while. Answers may have arrived meanwhile, so they are no measure of a round trip.
     pub(super) fn stalled(&mut self) {
-        self.peers.values_mut().for_each(|peer| peer.contact.interrupted());
+        self.peers.values_mut().for_each(|peer| peer.leader_stalled());
     }
 
     /// This leader did not run for `length`, up to now: that is no silence of its peers.
@@ -228,12 +227,12 @@ impl Replication {
         let next = local.log().last() + 1;
         for id in local.other_members() {
             let peer = self.peers.entry(id).or_insert_with(|| Progress::new(next, now));
-            peer.leaving = None;
+            peer.admitted();
         }
         let until = now + FAREWELL * local.config().election_timeout;
         for (id, peer) in &mut self.peers {
-            if membership.get(id).is_none() && peer.leaving.is_none() {
-                peer.leaving = Some((index, until));
+            if membership.get(id).is_none() {
+                peer.removed(index, until);
             }
         }
     }
@@ -256,57 +255,45 @@ impl Replication {
 
     /// Each peer and the last entry that it proposed.
     pub(super) fn proposals(&self) -> impl Iterator<Item = (MemberId, Index)> + '_ {
-        self.peers.iter().map(|(id, peer)| (*id, peer.proposed))
+        self.peers.iter().map(|(id, peer)| (*id, peer.proposed()))
     }
 
     /// The last index on a peer's disk; 0 if unknown.
     pub(super) fn matched(&self, id: &MemberId) -> Index {
-        self.peers.get(id).map_or(0, |peer| peer.matched)
+        self.peers.get(id).map_or(0, Progress::matched)
     }
 
     /// The last index in a peer's memory.
     pub(super) fn received(&self, id: &MemberId) -> Option<Index> {
-        self.peers.get(id).map(|peer| peer.received)
+        self.peers.get(id).map(Progress::received)
     }
 
     /// For how long a peer's disk has completed nothing although it has entries to write, as of its last answer. An answer
     /// says what the peer has in memory and what on disk. So a long line does not look like a hung disk: a peer has only
     /// entries to write that it has received.
     pub(super) fn disk_stands_still_for(&self, id: &MemberId) -> Micros {
-        self.peers.get(id).map_or(0, |peer| peer.disk.lasts())
+        self.peers.get(id).map_or(0, Progress::disk_stands_still_for)
     }
 
     /// When a peer last answered.
     pub(super) fn last_answer(&self, id: &MemberId) -> Option<Micros> {
-        self.peers.get(id).map(|peer| peer.contact.last_answer())
+        self.peers.get(id).map(|peer| peer.contact().last_answer())
     }
 
     /// The smoothed round trip to a peer.
     pub(super) fn rtt(&self, id: &MemberId) -> Option<Micros> {
-        self.peers.get(id).and_then(|peer| peer.contact.rtt())
+        self.peers.get(id).and_then(|peer| peer.contact().rtt())
     }
 
     /// The last context that a peer has answered; 0 if none.
     pub(super) fn context_answered(&self, id: &MemberId) -> u64 {
-        self.peers.get(id).map_or(0, |peer| peer.contact.context_answered())
+        self.peers.get(id).map_or(0, |peer| peer.contact().context_answered())
     }
 
     /// Per-peer state, without members that were removed.
     pub(super) fn progress(&self) -> Vec<PeerProgress> {
-        let members = self.peers.iter().filter(|(_, peer)| peer.leaving.is_none());
-        members
-            .map(|(id, peer)| PeerProgress {
-                id: *id,
-                matched: peer.matched,
-                received: peer.received,
-                next: peer.next,
-                finished: peer.finished,
-                rtt: peer.contact.rtt(),
-                last_answer: peer.contact.last_answer(),
-                state: peer.state,
-                via: peer.route.relay(),
-            })
-            .collect()
+        let members = self.peers.iter().filter(|(_, peer)| !peer.is_leaving());
+        members.map(|(id, peer)| peer.report(*id)).collect()
     }
 }
 
@@ -315,16 +302,16 @@ impl Replication {
     /// A peer has proposed the entry at this index: it waits until that is committed.
     pub(super) fn proposed(&mut self, from: &MemberId, index: Index) {
         if let Some(peer) = self.peers.get_mut(from) {
-            peer.proposed = index;
+            peer.note_proposal(index);
         }
     }
 
-    /// Handles an ack of this term.
+    /// Handles an ack of this term. `indices`: the last ones persisted and received.
     pub(super) fn on_ack(
         &mut self,
         local: &Local,
         from: MemberId,
-        (persisted, received): (Index, Index),
+        indices: (Index, Index),
         finished: Seqno,
         context: u64,
     ) {
@@ -335,20 +322,8 @@ impl Replication {
             return;
         }
         peer.note_answer(context, now);
-        peer.matched = peer.matched.max(persisted);
-        if received > peer.received {
-            peer.received = received;
-            peer.route.advanced();
-        }
-        peer.disk.report(now, peer.matched, peer.received);
-        peer.finished = peer.finished.max(finished);
-        peer.answered(received, now, moment);
-        match peer.state {
-            ProgressState::Probe if received + 1 >= peer.next => peer.resend(received + 1, next_context),
-            ProgressState::Base(index) if received >= index => peer.replicate(received + 1),
-            ProgressState::Replicate | ProgressState::Fetching(_) => peer.next = peer.next.max(received + 1),
-            _ => {}
-        }
+        peer.note_finished(finished);
+        peer.acknowledged(indices, next_context, now, moment);
     }
 
     /// Handles a rejection of this term. `hint`: where the logs may agree.
@@ -364,65 +339,26 @@ impl Replication {
         if context > self.context.max(1) {
             return;
         }
-        let (log, now) = (round.local.log(), round.local.now());
+        let local = round.local;
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.note_answer(context, now);
-        peer.position = position;
-        let stale = match peer.state {
-            ProgressState::Probe => prev_index != peer.next - 1,
-            ProgressState::Replicate | ProgressState::Fetching(_) => {
-                // It has persisted these entries, so nothing before them is missing.
-                prev_index >= peer.next
-                    || (prev_index <= peer.matched && prev_index != 0)
-                    || !peer.believes_rejections()
-            }
-            // The snapshot may have been lost.
-            ProgressState::Base(_) => now < peer.base_sent + round.local.config().election_timeout,
-        };
-        if stale {
-            return;
-        }
-        peer.received = peer.matched;
-        let try_at = match prev_index.checked_sub(1) {
-            Some(before) if !matches!(peer.state, ProgressState::Base(_)) => {
-                log.last_not_above(hint.0.min(before), hint.1).filter(|at| *at >= log.base_index())
-            }
-            _ => None,
-        };
-        let Some(try_at) = try_at else {
+        peer.note_answer(context, local.now());
+        if peer.rejected(local, prev_index, hint, position) {
             peer.send_base(round, self.context, from);
-            return;
-        };
-        if peer.state == ProgressState::Probe && prev_index == peer.matched && try_at < peer.matched {
-            // Damage has taken entries that it acked, before the vote file had the term of its acks. It still votes for no
-            // candidate below its former end, so the acks count, but it needs the entries again.
-            (peer.matched, peer.received) = (try_at, try_at);
         }
-        let next = try_at.max(peer.matched) + 1;
-        let again = peer.state == ProgressState::Probe && next >= peer.next;
-        peer.probe(next);
-        // It contradicts itself; no hurry then.
-        peer.probing = again;
     }
 
     /// A connection has come up. Whether it is one to a peer.
     pub(super) fn peer_up(&mut self, id: &MemberId) -> bool {
         let Some(peer) = self.peers.get_mut(id) else { return false };
-        // Messages in flight may be lost.
-        let next = peer.next;
-        peer.probe(next);
-        // A reply to a message sent while it was disconnected is no measure of the round trip.
-        peer.contact.interrupted();
+        peer.connected();
         true
     }
 
     /// A connection has broken.
     pub(super) fn peer_down(&mut self, id: &MemberId) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let next = peer.received.max(peer.matched) + 1;
-        peer.probe(next.min(peer.next));
-        // Not before it is back, or at the next heartbeat.
-        peer.probing = true;
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.disconnected();
+        }
     }
 
     /// Handles entries read from the disk for a peer: from `from` on, dense; none if they are gone.
@@ -435,11 +371,10 @@ impl Replication {
     ) {
         let context = self.context;
         let log = round.local.log();
-        let Some(peer) = self.peers.get_mut(&to).filter(|peer| peer.state == ProgressState::Fetching(from))
-        else {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        if !peer.fetched(from) {
             return;
-        };
-        peer.state = ProgressState::Replicate;
+        }
         // Only what is ours: the node may have read before a truncation.
         let ours = |(n, e): (usize, &Entry)| {
             e.index == from.saturating_add(n as u64) && log.term_at(e.index) == Some(e.term)
@@ -451,17 +386,18 @@ impl Replication {
             return;
         }
         // An answer may have overtaken us.
-        let known = usize::try_from(peer.next.saturating_sub(from)).unwrap_or(usize::MAX).min(entries.len());
+        let known =
+            usize::try_from(peer.next().saturating_sub(from)).unwrap_or(usize::MAX).min(entries.len());
         entries.drain(..known);
         let Some(first) = entries.first() else { return };
-        if first.index != peer.next {
+        if first.index != peer.next() {
             return;
         }
         let prev_index = first.index - 1;
         let bytes = entries.iter().map(Entry::size).sum();
         match log.term_at(prev_index) {
             Some(prev_term) => {
-                peer.send_append(round, to, (prev_index, prev_term), (entries, bytes), 0, &mut []);
+                peer.send_append(round, to, (prev_index, prev_term), (entries, bytes), 0, Vec::new());
             }
             None => peer.send_base(round, context, to),
         }
@@ -486,7 +422,7 @@ impl Replication {
         }
         let mut peers = std::mem::take(&mut self.peers);
         self.zones.choose(round.local, relay, &mut peers);
-        if peers.values().all(|peer| peer.route.relay().is_none()) {
+        if peers.values().all(|peer| peer.route().relay().is_none()) {
             peers.iter_mut().for_each(|(id, peer)| self.send_to(round, *id, peer, heartbeat, &mut []));
         } else {
             self.send_zones(round, &mut peers, heartbeat);
@@ -508,15 +444,15 @@ impl Replication {
     fn send_zones(&self, round: &mut Round<'_>, peers: &mut Peers, heartbeat: bool) {
         let all = peers.iter_mut().map(|(id, peer)| (*id, peer));
         let (mut recipients, direct): (Vec<Recipient<'_>>, Vec<Recipient<'_>>) =
-            all.partition(|(_, p)| p.route.relay().is_some());
-        recipients.sort_by_key(|(_, peer)| peer.route.relay());
+            all.partition(|(_, p)| p.route().relay().is_some());
+        recipients.sort_by_key(|(_, peer)| peer.route().relay());
         for (id, peer) in direct {
-            let first = recipients.partition_point(|(_, recipient)| recipient.route.relay() < Some(id));
-            let end = recipients.partition_point(|(_, recipient)| recipient.route.relay() <= Some(id));
+            let first = recipients.partition_point(|(_, recipient)| recipient.route().relay() < Some(id));
+            let end = recipients.partition_point(|(_, recipient)| recipient.route().relay() <= Some(id));
             let own = &mut recipients[first..end];
             for (recipient_id, recipient) in own.iter_mut() {
                 let limits = self.limits(round.local, recipient, false);
-                relaying::send_below(round, *recipient_id, recipient, peer.next, limits);
+                relaying::send_below(round, *recipient_id, recipient, peer.next(), limits);
             }
             self.send_to(round, id, peer, heartbeat, own);
         }
@@ -535,15 +471,10 @@ impl Replication {
         recipients: &mut [Recipient<'_>],
     ) {
         let context = if heartbeat { self.context } else { 0 };
-        let sent_any = match peer.state {
+        let sent_any = match peer.state() {
             ProgressState::Probe => {
-                if peer.probing && !heartbeat {
-                    return;
-                }
-                // A second probe, after silence, is a small one.
                 let most = PROBE_BYTES.min(round.local.config().max_append_bytes);
-                let bytes = if peer.probing { 0 } else { most };
-                peer.probing = true;
+                let Some(bytes) = peer.begin_probe(most, heartbeat) else { return };
                 // Independent of heartbeats: a probe needs its own reply.
                 let context = self.context.max(1);
                 self.send_entries(round, id, peer, bytes, context, &mut []).is_some()
@@ -561,15 +492,11 @@ impl Replication {
         let (local, acks) = (round.local, round.acks);
         let context = if heartbeat { self.context } else { 0 };
         peer.note_known_commit(local, &id);
-        let urgent = peer.proposed > peer.commit_announced || self.commit_due == Some(0);
-        let origins = local.log().origins();
+        let urgent = peer.awaits_commit() || self.commit_due == Some(0);
         if heartbeat || (urgent && peer.lacks_commit(local)) {
             self.send_entries(round, id, peer, 0, context, &mut []);
-        } else if local.persisted() > peer.persisted_announced
-            && origins.get(&id).is_some_and(|last| *last > peer.persisted_announced)
-        {
-            // It waits for acks, and ours is one.
-            peer.persisted_announced = local.persisted();
+        } else if peer.awaits_ack(local, &id) {
+            peer.note_acked(local);
             round.out.send(id, acks.message(local, 0));
         }
     }
@@ -578,7 +505,7 @@ impl Replication {
     fn limits(&self, local: &Local, peer: &mut Progress, relays: bool) -> (usize, usize) {
         let window = self.window(local, peer);
         let message = self.after_fruitless_terms(local.config().max_append_bytes);
-        if relays { (peer.route.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
+        if relays { (peer.relay_share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
     }
 
     /// Sends all that the window allows. Whether anything was sent.
@@ -593,10 +520,9 @@ impl Replication {
         let mut sent_any = false;
         let log = round.local.log();
         let (window, most) = self.limits(round.local, peer, !recipients.is_empty());
-        while peer.next <= log.last() && peer.window_open(window) {
-            if peer.next < log.cached_from() && peer.next > log.base_index() {
-                peer.state = ProgressState::Fetching(peer.next);
-                round.out.push(Output::Fetch { to: id, from: peer.next, max_bytes: most });
+        while peer.next() <= log.last() && peer.window_open(window) {
+            if peer.next() < log.cached_from() && peer.next() > log.base_index() {
+                round.out.push(Output::Fetch { to: id, from: peer.fetch(), max_bytes: most });
                 break;
             }
             let context = if sent_any { 0 } else { context };
@@ -605,11 +531,11 @@ impl Replication {
                 _ => break,
             }
         }
-        peer.route.set_limited(!recipients.is_empty() && peer.next <= log.last());
+        peer.set_limited(!recipients.is_empty() && peer.next() <= log.last());
         sent_any
     }
 
-    /// Sends one append with cached entries from `peer.next` on, of at most `max_bytes`; without entries it is a heartbeat.
+    /// Sends one append with cached entries from `peer.next()` on, of at most `max_bytes`; without entries it is a heartbeat.
     /// Sends the snapshot if the log does not reach back far enough. Returns the number of entries; `None`: the snapshot.
     fn send_entries(
         &self,
@@ -621,68 +547,21 @@ impl Replication {
         recipients: &mut [Recipient<'_>],
     ) -> Option<usize> {
         let log = round.local.log();
-        let prev_index = match peer.state {
-            // Until it answers to the snapshot, say only that we are there.
-            ProgressState::Base(index) => index,
-            // This may overtake entries sent through a relay, so start after those it has confirmed.
-            _ if peer.route.relay().is_some() && log.term_at(peer.received).is_some() => peer.received,
-            _ => peer.next - 1,
-        };
+        let prev_index = peer.prev_index(round.local);
         let Some(prev_term) = log.term_at(prev_index) else {
             peer.send_base(round, self.context, id);
             return None;
         };
-        let entries = match max_bytes {
+        let (entries, bytes) = match max_bytes {
             0 => (Vec::new(), 0),
-            _ => log.slice(peer.next, Index::MAX, max_bytes),
+            _ => log.slice(peer.next(), Index::MAX, max_bytes),
         };
-        let n = entries.0.len();
-        peer.send_append(round, id, (prev_index, prev_term), entries, context, recipients);
-        Some(n)
-    }
-}
-
-impl Progress {
-    fn send_append(
-        &mut self,
-        round: &mut Round<'_>,
-        id: MemberId,
-        (prev_index, prev_term): (Index, Term),
-        (entries, bytes): (Vec<Entry>, usize),
-        context: u64,
-        recipients: &mut [Recipient<'_>],
-    ) {
-        let local = round.local;
-        let mut to = Vec::new();
+        let (n, mut to) = (entries.len(), Vec::new());
         if let Some(last) = entries.last() {
-            let last = last.index;
-            to = relaying::add_recipients(local, self, recipients, (prev_index, last), bytes);
-            // While probing, `next` stays: the answer moves it.
-            if self.state != ProgressState::Probe {
-                self.sent(last, bytes, local.now());
-            }
+            to = relaying::add_recipients(round.local, peer, recipients, (prev_index, last.index), bytes);
         }
-        if context != 0 {
-            self.contact.sent(context, local.now());
-        }
-        let (term, commit, persisted) = (local.term(), local.commit(), local.acknowledged());
-        self.note_announced(local);
-        let message = if to.is_empty() {
-            Message::Append { term, prev_index, prev_term, commit, persisted, context, entries }
-        } else {
-            let carried = Carried { prev_index, prev_term, commit, persisted, entries };
-            Message::Relay { term, to, context, carried }
-        };
-        round.out.send(id, message);
-    }
-
-    fn send_base(&mut self, round: &mut Round<'_>, context: u64, id: MemberId) {
-        let Some(state) = round.local.log().base_for(self.position) else { return };
-        self.probe(state.index + 1);
-        self.state = ProgressState::Base(state.index);
-        self.base_sent = round.local.now();
-        let state = Box::new(state.clone());
-        round.out.send(id, Message::Snapshot { term: round.local.term(), state, context: context.max(1) });
+        peer.send_append(round, id, (prev_index, prev_term), (entries, bytes), context, to);
+        Some(n)
     }
 }
 
@@ -692,6 +571,7 @@ mod tests {
     use super::super::output::Outputs;
     use super::super::testing::{leader, member, with_entries};
     use super::*;
+    use crate::message::Message;
 
     /// Ends a round of a leader. Returns the appends sent: to, previous index, number of entries.
     fn appends(replication: &mut Replication, local: &Local) -> Vec<(MemberId, Index, usize)> {

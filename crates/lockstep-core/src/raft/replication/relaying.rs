@@ -30,14 +30,13 @@ pub(super) fn send_below(
     (window, most): (usize, usize),
 ) {
     let (local, log) = (round.local, round.local.log());
-    while peer.next < next && peer.window_open(window) {
-        let prev_index = peer.next - 1;
-        let (entries, bytes) = log.slice(peer.next, next - 1, most);
+    while peer.next() < next && peer.window_open(window) {
+        let prev_index = peer.next() - 1;
+        let (entries, bytes) = log.slice(peer.next(), next - 1, most);
         let (Some(last), Some(prev_term)) = (entries.last(), log.term_at(prev_index)) else {
             return;
         };
-        peer.sent(last.index, bytes, local.now());
-        peer.note_announced(local);
+        peer.sent_as_recipient(local, last.index, bytes);
         let (commit, persisted) = (local.commit(), local.acknowledged());
         let carried = Carried { prev_index, prev_term, commit, persisted, entries };
         round.out.send(id, Message::Relayed { term: local.term(), carried });
@@ -53,15 +52,14 @@ pub(super) fn add_recipients(
     (prev_index, last): (Index, Index),
     bytes: usize,
 ) -> Vec<MemberId> {
-    let share = relay.route.share(local.config().max_inflight_bytes);
+    let share = relay.relay_share(local.config().max_inflight_bytes);
     // A large entry fills the relay's window, although it is the only one.
     let window = RECIPIENT_WINDOW * share.max(relay.bytes_in_flight() + bytes);
     let mut to = Vec::new();
     for (id, recipient) in recipients {
-        let fits = recipient.next > prev_index && recipient.next <= last;
+        let fits = recipient.next() > prev_index && recipient.next() <= last;
         if fits && recipient.window_open(window) {
-            recipient.sent(last, bytes, local.now());
-            recipient.note_announced(local);
+            recipient.sent_as_recipient(local, last, bytes);
             to.push(*id);
         }
     }

@@ -47,7 +47,7 @@ impl Zones {
     /// The longest time without progress of a member. `line`: see [`Zones::time_in_flight`]. For small messages the bound is that of a
     /// silent leader, independent of measurements.
     fn relay_timeout(local: &Local, peer: &Progress, line: Micros) -> Micros {
-        let trips = 2 * peer.route.path().shortest();
+        let trips = 2 * peer.route().path().shortest();
         let small = (3 * local.config().heartbeat + trips).min(local.config().election_timeout.max(trips));
         small + 2 * line
     }
@@ -55,12 +55,12 @@ impl Zones {
     /// Estimated time of all bytes in flight to a zone: a message sent now may queue behind them on one line.
     fn time_in_flight(&mut self, local: &Local, zone: u8, peers: &Peers) -> Micros {
         let lately = EXCLUSION.0 * local.config().election_timeout;
-        let there = || peers.values().filter(|peer| peer.route.zone() == Some(zone));
-        let time_per_kib = there().map(|peer| peer.route.path().time_per_kib()).max().unwrap_or(0);
+        let there = || peers.values().filter(|peer| peer.route().zone() == Some(zone));
+        let time_per_kib = there().map(|peer| peer.route().path().time_per_kib()).max().unwrap_or(0);
         let takes = |peer: &Progress| (peer.bytes_in_flight() >> 10) as Micros * time_per_kib;
         // A silent member receives nothing, and bytes to a relay recipient count for its relay.
-        let live = there().filter(|peer| local.now() < peer.contact.last_answer() + lately + takes(peer));
-        let takes = live.filter(|peer| peer.route.relay().is_none()).map(takes).sum();
+        let live = there().filter(|peer| local.now() < peer.contact().last_answer() + lately + takes(peer));
+        let takes = live.filter(|peer| peer.route().relay().is_none()).map(takes).sum();
         let line = &mut self.zones.entry(zone).or_default().line;
         if takes >= line.0 || line.1 <= local.now() {
             *line = (takes, local.now() + takes);
@@ -70,7 +70,7 @@ impl Zones {
 
     /// Whether the path to `relay` is much longer than the one to `other`.
     fn is_farther(local: &Local, relay: &Progress, other: &Progress) -> bool {
-        relay.route.path().shortest() > 2 * other.route.path().shortest() + local.config().heartbeat / 2
+        relay.route().path().shortest() > 2 * other.route().path().shortest() + local.config().heartbeat / 2
     }
 
     /// Begins a leader's round: chooses the relay of each zone and its recipients.
@@ -78,11 +78,11 @@ impl Zones {
         let membership = local.membership().clone();
         let own = membership.get(&local.id()).map(|m| m.zone);
         let on = self.on && membership.members.iter().any(|m| Some(m.zone) != own);
-        if !on && peers.values().all(|peer| peer.route.relay().is_none()) {
+        if !on && peers.values().all(|peer| peer.route().relay().is_none()) {
             return;
         }
         for (id, peer) in peers.iter_mut() {
-            peer.route.set_zone(membership.get(id).map(|m| m.zone));
+            peer.set_zone(membership.get(id).map(|m| m.zone));
         }
         self.exclude_failed(local, peers);
         let mut last_zone = None;
@@ -91,7 +91,7 @@ impl Zones {
             membership.members.iter().map(|m| m.zone).filter(|z| Some(*z) > last_zone).min()
         {
             last_zone = Some(zone);
-            let of_zone = |peer: &Progress| peer.route.zone() == Some(zone);
+            let of_zone = |peer: &Progress| peer.route().zone() == Some(zone);
             let mut fit = Vec::new();
             // A relay needs a recipient.
             let may_relay = membership.members.iter().filter(|m| m.zone == zone).count() > 1;
@@ -102,30 +102,25 @@ impl Zones {
                     .filter(|(id, peer)| of_zone(peer) && self.may_take_part(local, relay, (id, peer), line));
                 fit.extend(all.map(|(id, _)| *id));
             }
-            let present = peers.values().find_map(|peer| peer.route.relay().filter(|_| of_zone(peer)));
+            let present = peers.values().find_map(|peer| peer.route().relay().filter(|_| of_zone(peer)));
             let chosen = match present.filter(|id| fit.contains(id)) {
                 _ if fit.len() < 2 => None,
                 Some(id) => self.replacement(local, zone, id, &fit, peers).or(Some(id)),
                 None => Zones::first_choice(local, &fit, peers),
             };
-            let before = present.and_then(|id| peers.get(&id)).map(|relay| relay.route.path().share_now());
+            let before = present.and_then(|id| peers.get(&id)).map(|relay| relay.route().path().share_now());
             if let Some(relay) = chosen.filter(|_| chosen != present).and_then(|id| peers.get_mut(&id)) {
-                relay.send_directly();
-                relay.route.begin_relaying(before);
+                relay.begin_relaying(before);
             }
             for (id, peer) in peers.iter_mut().filter(|(id, peer)| of_zone(peer) && Some(**id) != chosen) {
-                let relayed = chosen.is_some() && fit.contains(id);
-                if !relayed || peer.route.relay() != chosen {
-                    peer.send_directly();
-                }
-                // A recipient that is ahead of its relay waits for it. With new entries it would stay ahead.
-                if let Some(relay) = chosen.filter(|_| relayed && peer.route.relay().is_none()) {
-                    peer.route.begin_receiving(relay);
+                match chosen.filter(|_| fit.contains(id)) {
+                    Some(relay) => peer.receive_through(relay),
+                    None => peer.send_directly(),
                 }
             }
         }
         // A removed member is in no zone.
-        peers.values_mut().filter(|peer| peer.route.zone().is_none()).for_each(Progress::send_directly);
+        peers.values_mut().filter(|peer| peer.route().zone().is_none()).for_each(Progress::send_directly);
     }
 
     fn may_take_part(
@@ -137,22 +132,28 @@ impl Zones {
     ) -> bool {
         self.on
             && relay.is_able(id)
-            && peer.state == ProgressState::Replicate
-            && peer.leaving.is_none()
-            && peer.next >= local.log().cached_from()
-            && !peer.route.is_excluded(local.now())
-            && local.now() < peer.contact.last_answer() + Zones::relay_timeout(local, peer, line)
+            && peer.state() == ProgressState::Replicate
+            && !peer.is_leaving()
+            && peer.next() >= local.log().cached_from()
+            && !peer.route().is_excluded(local.now())
+            && local.now() < peer.contact().last_answer() + Zones::relay_timeout(local, peer, line)
     }
 
     /// The best candidate: one that need not wait for others, has not failed lately, has the shortest path, has received
     /// most; then the one with the lowest id.
     fn first_choice(local: &Local, fit: &[MemberId], peers: &Peers) -> Option<MemberId> {
         let known = || fit.iter().filter_map(|id| Some((*id, peers.get(id)?)));
-        let most = known().map(|(_, peer)| peer.received).max()?;
+        let most = known().map(|(_, peer)| peer.received()).max()?;
         let step = (local.config().heartbeat / 2).max(1);
         let rank = |(id, peer): &(MemberId, &Progress)| {
-            let failed = peer.route.recent_exclusion(local.now());
-            (peer.next <= most, failed, peer.route.path().shortest() / step, Reverse(peer.received), *id)
+            let failed = peer.route().recent_exclusion(local.now());
+            (
+                peer.next() <= most,
+                failed,
+                peer.route().path().shortest() / step,
+                Reverse(peer.received()),
+                *id,
+            )
         };
         known().min_by_key(rank).map(|(id, _)| id)
     }
@@ -186,9 +187,9 @@ impl Zones {
         of_zone.switch_timeout = of_zone.switch_timeout.max(first);
         let now = local.now();
         let relay = peers.get_mut(&id)?;
-        let confirmed = relay.route.path().bytes_confirmed();
+        let confirmed = relay.route().path().bytes_confirmed();
         let mut chosen = None;
-        if !nearer && !relay.route.is_limited() {
+        if !nearer && !relay.route().is_limited() {
             of_zone.slow = None;
             if now >= of_zone.replaced_at + 16 * of_zone.switch_timeout {
                 of_zone.switch_timeout = first;
@@ -198,12 +199,12 @@ impl Zones {
             // Several messages must be able to arrive in that time.
             if now >= since + of_zone.switch_timeout.max(4 * of_zone.line.0) {
                 let rate = confirmed.saturating_sub(before) * 1_000_000 / (now - since).max(1);
-                let limited = relay.route.is_limited();
+                let limited = relay.route().is_limited();
                 if limited {
-                    relay.route.note_rate(rate, now);
+                    relay.note_rate(rate, now);
                 }
                 let rate_of =
-                    |other: &MemberId| match peers.get(other).and_then(|peer| peer.route.path().rate()) {
+                    |other: &MemberId| match peers.get(other).and_then(|peer| peer.route().path().rate()) {
                         Some((rate, at)) if now < at + most => rate,
                         _ => u64::MAX,
                     };
@@ -227,11 +228,11 @@ impl Zones {
     fn exclude_failed(&self, local: &Local, peers: &mut Peers) {
         let relays: BTreeMap<MemberId, (Index, Micros)> = peers
             .values()
-            .filter_map(|peer| peer.route.relay())
+            .filter_map(|peer| peer.route().relay())
             .filter_map(|id| {
                 let relay = peers.get(&id)?;
-                let line = self.zones.get(&relay.route.zone()?).map_or(0, |zone| zone.line.0);
-                Some((id, (relay.received, line)))
+                let line = self.zones.get(&relay.route().zone()?).map_or(0, |zone| zone.line.0);
+                Some((id, (relay.received(), line)))
             })
             .collect();
         if relays.is_empty() {
@@ -242,9 +243,9 @@ impl Zones {
         let mut behind: BTreeMap<MemberId, (usize, usize, Vec<MemberId>)> = BTreeMap::new();
         for (id, peer) in peers.iter_mut() {
             if let Some((via, (received, line))) =
-                peer.route.relay().and_then(|via| Some((via, relays.get(&via)?)))
+                peer.route().relay().and_then(|via| Some((via, relays.get(&via)?)))
             {
-                let waits = peer.route.track_wait(*received, peer.received, local.now());
+                let waits = peer.track_wait(*received, local.now());
                 let timeout = Zones::relay_timeout(local, peer, *line);
                 let (waiting, all, given_up) = behind.entry(via).or_default();
                 *waiting += usize::from(waits >= timeout / 2);
@@ -253,9 +254,8 @@ impl Zones {
                     given_up.push(*id);
                 }
             } else if let Some((_, line)) = relays.get(id) {
-                let stuck = peer.route.track_stuck(peer.awaits_answers(), local.now());
-                let silent = stuck.min(peer.contact.last_answer());
-                if local.now() >= silent + Zones::relay_timeout(local, peer, *line) {
+                let timeout = Zones::relay_timeout(local, peer, *line);
+                if local.now() >= peer.track_stuck(local.now()) + timeout {
                     out.push(*id);
                 }
             }
@@ -272,17 +272,8 @@ impl Zones {
         let most = EXCLUSION.1 * local.config().election_timeout;
         for id in out {
             if let Some(peer) = peers.get_mut(&id) {
-                peer.route.exclude(local.now(), (first, most));
+                peer.exclude(local.now(), (first, most));
             }
-        }
-    }
-}
-
-impl Progress {
-    /// Ends relaying to this peer. Restarts after its received index, because entries in flight may not arrive.
-    fn send_directly(&mut self) {
-        if self.route.end_receiving() && self.state == ProgressState::Replicate {
-            self.replicate(self.received + 1);
         }
     }
 }
