@@ -1,6 +1,6 @@
 //! The provider: one per process, from `init` to `free`. It routes the server's calls to its components.
 
-use crate::apply::remote;
+use crate::apply::remote_turn;
 use crate::context::Context;
 use crate::guard::{InjectedPanic, guarded};
 use crate::lifecycle::option_sync::{self, OptionSync};
@@ -99,7 +99,7 @@ impl Provider {
                 self.cx.host.log.warn(format!("commit_order_enter: transaction {id} is unknown"));
                 Status::TRX_MISSING
             }
-            Some(Handle::Remote(remote)) => remote::enter(&self.cx, remote),
+            Some(Handle::Remote(remote)) => remote_turn::enter(&self.cx, remote),
             Some(Handle::Local(trx)) => local::enter(&self.cx, trx),
         }
     }
@@ -116,7 +116,7 @@ impl Provider {
                 self.cx.host.log.warn(format!("commit_order_leave: transaction {id} is unknown"));
                 return Status::TRX_MISSING;
             }
-            Some(Handle::Remote(remote)) => remote::leave(&self.cx, remote, error),
+            Some(Handle::Remote(remote)) => remote_turn::leave(&self.cx, remote, error),
             Some(Handle::Local(trx)) => local::leave(&self.cx, trx, error),
         };
         if !left {

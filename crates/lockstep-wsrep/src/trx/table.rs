@@ -1,12 +1,12 @@
-//! Transaction handles: the local transactions by id, and the write-set that an applier has in progress.
+//! Transaction handles, and the local transactions by id.
 
-use crate::apply::blocked_time::BlockedTime;
+use crate::apply::remote::Remote;
 use crate::sync::{Interrupt, lock};
-use crate::trx::state::{Inner, Place};
+use crate::trx::state::Inner;
 use lockstep_abi::{ConnId, Seqno, TrxId, WsHandle};
 use lockstep_node::core::writeset::WriteSetBuilder;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A local transaction, from its first key to `release`.
@@ -51,23 +51,6 @@ impl Trx {
     }
 }
 
-/// A write-set while an applier applies it. The server's calls for it come on the applying thread.
-#[derive(Debug)]
-pub(crate) struct Remote {
-    pub(crate) seqno: Seqno,
-    /// A statement in total order.
-    pub(crate) statement: bool,
-    /// The DDL journal has it as begun, and needs a mark that it is done.
-    pub(crate) begun: bool,
-    /// An error counts. It does not for a statement that this server may have executed before a crash.
-    pub(crate) judged: bool,
-    /// See [`CommitSequence::is_early`](crate::apply::sequence::CommitSequence::is_early).
-    pub(crate) early: bool,
-    /// A [`Place`].
-    place: AtomicU8,
-    pub(crate) blocked: BlockedTime,
-}
-
 /// The target of a write-set handle's `opaque` pointer.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "the small one is on a stack, one per applying thread")]
@@ -76,35 +59,6 @@ pub(crate) enum Handle {
     Local(Trx),
     /// On the applying thread's stack.
     Remote(Remote),
-}
-
-impl Remote {
-    /// A write-set of rows, before commit order; its time is not measured.
-    pub(crate) fn new(seqno: Seqno) -> Remote {
-        Remote {
-            seqno,
-            statement: false,
-            begun: false,
-            judged: true,
-            early: false,
-            place: AtomicU8::new(Place::Before as u8),
-            blocked: BlockedTime::default(),
-        }
-    }
-
-    /// The write-set's place in commit order.
-    pub(crate) fn place(&self) -> Place {
-        Place::from_u8(self.place.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn enter(&self) {
-        self.place.store(Place::Inside as u8, Ordering::Relaxed);
-    }
-
-    /// Leaves commit order. Returns whether it was inside.
-    pub(crate) fn leave(&self) -> bool {
-        self.place.swap(Place::After as u8, Ordering::Relaxed) == Place::Inside as u8
-    }
 }
 
 impl Handle {

@@ -1,11 +1,11 @@
 //! Applies write-sets: waits until one may start, passes it to the server, and handles the result.
 
 use super::{Applier, Break, Held, Job, MEASURED, Next};
-use crate::apply::blocked_time::BlockedTime;
+use crate::apply::remote::Remote;
 use crate::ddl::CrashOutcome;
 use crate::trx::state::{Place, dummy_flags};
 use crate::trx::submit::apply_meta;
-use crate::trx::table::{Handle, Remote};
+use crate::trx::table::Handle;
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::{Delivery, Ordered};
@@ -75,7 +75,7 @@ impl<'a> Applier<'a> {
         let orphan = self.is_orphan(&ordered);
         let mut dummy = !ordered.pass || orphan;
         let at = cx.identity.at(seqno);
-        let mut statement =
+        let former =
             match (!dummy).then(|| cx.ddl.outcome_before_crash(&cx.host, at, &mut ordered)).transpose() {
                 Ok(former) => former.flatten(),
                 Err(stop) => {
@@ -83,12 +83,11 @@ impl<'a> Applier<'a> {
                     return Next::Again;
                 }
             };
-        let was_executed = statement == Some(CrashOutcome::Executed);
-        match statement {
+        match former {
             // Replaced by a statement that does nothing, so that the server counts it as the other members do.
             Some(CrashOutcome::Executed) => match lockstep_rows::silenced(&ordered.writeset.data) {
                 Some(silent) => ordered.writeset.data = silent.into(),
-                None => (dummy, statement) = (true, None),
+                None => dummy = true,
             },
             Some(CrashOutcome::NotBegun | CrashOutcome::MayBeExecuted) => {
                 cx.ddl.begin(&cx.host, at, &ordered.writeset.data)
@@ -101,19 +100,18 @@ impl<'a> Applier<'a> {
         }
         let flags = if dummy { dummy_flags(given) } else { given };
         let meta = apply_meta(cx, seqno, ordered.depends_on, &ordered.writeset.meta);
-        let judged =
-            !matches!(statement, Some(CrashOutcome::Executed | CrashOutcome::MayBeExecuted)) && !was_executed;
-        if !judged && let Some(node) = cx.node() {
+        let mut remote = match former {
+            _ if dummy => Remote::dummy(seqno, former),
+            Some(former) => Remote::statement(seqno, former),
+            None => Remote::rows(seqno, early),
+        };
+        if !remote.is_judged()
+            && let Some(node) = cx.node()
+        {
             node.found_before(seqno);
         }
-        let blocked = BlockedTime::new(self.count % MEASURED == 1);
-        blocked.begin();
-        let mut remote = Remote::new(seqno);
-        remote.statement = statement.is_some();
-        remote.begun = statement.is_some_and(CrashOutcome::is_executed_now);
-        remote.judged = judged;
-        remote.early = early && !dummy;
-        remote.blocked = blocked;
+        remote.begin(self.count % MEASURED == 1);
+        let statement = former.filter(|_| !dummy);
         let handle = Handle::Remote(remote);
         Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
     }
@@ -144,8 +142,7 @@ impl<'a> Applier<'a> {
     /// The server has applied `job`.
     pub(super) fn applied(&mut self, job: Job, result: CbStatus) {
         if let Handle::Remote(remote) = &job.handle {
-            remote.blocked.end();
-            self.spent = remote.blocked.total();
+            self.spent = remote.end();
         }
         self.apply_ended(&job, result);
     }
