@@ -4,7 +4,6 @@
 use crate::apply::vote::{self, Executed};
 use crate::context::Context;
 use crate::trx::append::keys_of;
-use crate::trx::state::{Place, Slot};
 use crate::trx::submit::{self, NO_TRX, Sent};
 use crate::trx::table::Trx;
 use crate::trx::write_access::Write;
@@ -87,25 +86,17 @@ pub(crate) unsafe fn start(
 
 /// The statement has been ordered: waits until the server may execute it.
 fn wait_to_execute(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
-    let (seqno, pass) = (ordered.seqno, ordered.pass);
+    let Ordered { seqno, pass, depends_on, .. } = ordered;
     let data = ordered.writeset.data.clone();
-    trx.lock().set_statement(Some(Slot {
-        seqno,
-        flags: ordered.writeset.meta.flags,
-        depends_on: ordered.depends_on,
-        early: false,
-        pass,
-        place: Place::Inside,
-        writeset: ordered.writeset,
-    }));
+    trx.lock().statement_ordered(ordered);
     let who = || format!("this server's statement at seqno {seqno}");
     let ready = cx
         .wait_to_start(seqno, None)
-        .and_then(|()| cx.wait_finished(ordered.depends_on, None, who))
+        .and_then(|()| cx.wait_finished(depends_on, None, who))
         .and_then(|()| cx.wait_turn(seqno, None));
     if ready.is_err() {
         // This member leaves before the statement's turn, and executes it when it is back.
-        trx.lock().set_statement(None);
+        trx.lock().end_statement();
         return Status::NODE_FAIL;
     }
     if !pass {
@@ -118,22 +109,22 @@ fn wait_to_execute(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
 
 /// `to_execute_end`.
 pub(crate) fn end(cx: &Context, conn: ConnId, error: &[u8]) -> Status {
-    let slot = cx.trxs.end_statement(conn).and_then(|trx| trx.lock().set_statement(None));
+    let slot = cx.trxs.end_statement(conn).and_then(|trx| trx.lock().end_statement());
     let Some(slot) = slot else {
         cx.host.log.warn(format!("to_execute_end: connection {conn} has no statement in total order"));
         return Status::CONN_FAIL;
     };
     // The status does not matter here: the statement has ended in order. A lost vote fails the provider, which logs it.
-    vote::judge(cx, slot.seqno, error, Executed::OwnStatement);
-    if slot.pass {
-        cx.ddl.done(&cx.host, cx.identity.at(slot.seqno));
+    vote::judge(cx, slot.seqno(), error, Executed::OwnStatement);
+    if slot.passed() {
+        cx.ddl.done(&cx.host, cx.identity.at(slot.seqno()));
     }
-    if !cx.sequence.leave(slot.seqno, false) {
+    if !cx.sequence.leave(slot.seqno(), false) {
         return Status::NODE_FAIL;
     }
-    if slot.pass {
+    if slot.passed() {
         cx.ddl.end(&cx.host);
     }
-    cx.finish(slot.seqno);
+    cx.finish(slot.seqno());
     Status::OK
 }

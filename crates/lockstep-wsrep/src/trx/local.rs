@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::sync::{Interrupt, Stop};
 use crate::trx::pace::Pacer;
 use crate::trx::rollbacks::Rollbacks;
-use crate::trx::state::{Place, Release, Slot, State, Turn};
+use crate::trx::state::{Release, Slot, State, Turn};
 use crate::trx::submit::{self, NO_TRX, Sent};
 use crate::trx::table::{Handle, Trx};
 use crate::trx::unknown_outcome;
@@ -303,15 +303,8 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
         let what = || format!("the fragment at seqno {seqno}, which a view invalidated");
         let _ = cx.wait_finished(seqno - 1, Some(&trx.interrupt), what);
     }
-    let slot = Slot {
-        seqno,
-        flags: ordered.writeset.meta.flags,
-        depends_on,
-        early: ordered.pass && cx.sequence.is_early(ordered.kind, &ordered.writeset),
-        pass: ordered.pass,
-        place: Place::Before,
-        writeset: ordered.writeset,
-    };
+    let early = ordered.pass && cx.sequence.is_early(ordered.kind, &ordered.writeset);
+    let slot = Slot::of_transaction(ordered, early);
     let ends = slot.ends();
     let status = trx.lock().ordered(slot);
     if status != Status::OK {
@@ -421,7 +414,7 @@ pub(crate) unsafe fn begin_replay(cx: &Context, handle: &WsHandle) -> Result<Slo
     };
     let slot = trx.lock().begin_replay()?;
     cx.counters.local_replays.add(1);
-    let seqno = slot.seqno;
+    let seqno = slot.seqno();
     cx.host.log.debug(|| format!("replaying transaction {} at seqno {seqno}", trx.id));
     // Not interruptible: the transaction has been aborted already, and its seqno is the next one.
     let ready = cx.wait_to_start(seqno, None).and_then(|()| {

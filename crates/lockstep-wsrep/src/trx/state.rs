@@ -16,8 +16,8 @@
 //! fails: by the server's calls, or in `release`.
 
 use lockstep_abi::{FLAG_ROLLBACK, FLAG_TRX_END, FLAG_TRX_START, SEQNO_UNDEFINED, Seqno, Status};
-use lockstep_node::Submission;
 use lockstep_node::core::writeset::WriteSet;
+use lockstep_node::{Ordered, Submission};
 
 /// The states of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,18 +69,62 @@ impl Place {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    pub(crate) seqno: Seqno,
-    pub(crate) flags: u32,
-    pub(crate) depends_on: Seqno,
+    seqno: Seqno,
+    flags: u32,
+    depends_on: Seqno,
     /// See [`CommitSequence::is_early`](crate::apply::sequence::CommitSequence::is_early).
-    pub(crate) early: bool,
-    pub(crate) pass: bool,
-    pub(crate) place: Place,
+    early: bool,
+    pass: bool,
+    place: Place,
     /// Kept for a replay.
-    pub(crate) writeset: WriteSet,
+    writeset: WriteSet,
 }
 
 impl Slot {
+    /// The slot of a transaction that has been ordered, before commit order. `early`: see
+    /// [`CommitSequence::is_early`](crate::apply::sequence::CommitSequence::is_early).
+    pub(crate) fn of_transaction(ordered: Ordered, early: bool) -> Slot {
+        Slot {
+            seqno: ordered.seqno,
+            flags: ordered.writeset.meta.flags,
+            depends_on: ordered.depends_on,
+            early,
+            pass: ordered.pass,
+            place: Place::Before,
+            writeset: ordered.writeset,
+        }
+    }
+
+    /// The slot of a statement in total order, which is inside commit order from the start.
+    pub(crate) fn of_statement(ordered: Ordered) -> Slot {
+        Slot { place: Place::Inside, ..Slot::of_transaction(ordered, false) }
+    }
+
+    pub(crate) fn seqno(&self) -> Seqno {
+        self.seqno
+    }
+
+    /// The flags of the write-set.
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// The seqno that must have finished before this one is applied.
+    pub(crate) fn depends_on(&self) -> Seqno {
+        self.depends_on
+    }
+
+    /// The write-set, for a replay.
+    pub(crate) fn writeset(&self) -> &WriteSet {
+        &self.writeset
+    }
+
+    /// Whether certification passed.
+    pub(crate) fn passed(&self) -> bool {
+        self.pass
+    }
+
+    /// Whether the slot is that of the last fragment.
     pub(crate) fn ends(&self) -> bool {
         self.flags & FLAG_TRX_END != 0
     }
@@ -160,13 +204,20 @@ impl Inner {
         self.first
     }
 
-    pub(crate) fn slot(&self) -> Option<&Slot> {
-        self.slot.as_ref()
+    /// Where the transaction is on its way, if its slot is this seqno.
+    pub(crate) fn progress_at(&self, seqno: Seqno) -> Option<(State, Place)> {
+        let slot = self.slot.as_ref().filter(|slot| slot.seqno == seqno)?;
+        Some((self.state, slot.place))
     }
 
-    /// Of a statement in total order: sets its slot, which is inside commit order from the start; or takes it back.
-    pub(crate) fn set_statement(&mut self, slot: Option<Slot>) -> Option<Slot> {
-        std::mem::replace(&mut self.slot, slot)
+    /// The statement in total order has been ordered.
+    pub(crate) fn statement_ordered(&mut self, ordered: Ordered) {
+        self.slot = Some(Slot::of_statement(ordered));
+    }
+
+    /// The statement in total order has ended, or is not executed here. Returns its slot, if it had one.
+    pub(crate) fn end_statement(&mut self) -> Option<Slot> {
+        self.slot.take()
     }
 
     /// The write-set has been submitted.

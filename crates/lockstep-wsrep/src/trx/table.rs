@@ -134,19 +134,13 @@ impl Transactions {
         let own = self.shards.iter().find_map(|shard| {
             let shard = lock(shard);
             shard.values().filter_map(|handle| handle.as_local()).find_map(|trx| {
-                let inner = trx.lock();
-                let slot = inner.slot().filter(|slot| slot.seqno == seqno)?;
-                Some(format!(
-                    "this server's transaction {} ({:?}, {:?} its turn)",
-                    trx.id,
-                    inner.state(),
-                    slot.place
-                ))
+                let (state, place) = trx.lock().progress_at(seqno)?;
+                Some(format!("this server's transaction {} ({state:?}, {place:?} its turn)", trx.id))
             })
         });
         own.or_else(|| {
             lock(&self.statements).iter().find_map(|(conn, trx)| {
-                let has = trx.lock().slot().is_some_and(|slot| slot.seqno == seqno);
+                let has = trx.lock().progress_at(seqno).is_some();
                 has.then(|| format!("this server's statement in total order of connection {conn}"))
             })
         })

@@ -2,13 +2,24 @@ use super::state::*;
 use super::table::*;
 use bytes::Bytes;
 use lockstep_abi::*;
+use lockstep_node::Ordered;
 use lockstep_node::core::writeset::{Meta, WriteSet, WriteSetBuilder};
+use lockstep_node::core::{EntryKind, MemberId};
 use std::sync::Arc;
 
 fn slot(seqno: Seqno, flags: u32, pass: bool) -> Slot {
-    let payload: Bytes = WriteSetBuilder::new().finish(&Meta::default());
-    let writeset = WriteSet::parse(&payload).unwrap();
-    Slot { seqno, flags, depends_on: seqno - 1, early: false, pass, place: Place::Before, writeset }
+    let payload: Bytes = WriteSetBuilder::new().finish(&Meta { flags, ..Meta::default() });
+    let ordered = Ordered {
+        seqno,
+        kind: EntryKind::WriteSet,
+        pass,
+        depends_on: seqno - 1,
+        serial: false,
+        origin: MemberId::default(),
+        time: 0,
+        writeset: WriteSet::parse(&payload).unwrap(),
+    };
+    Slot::of_transaction(ordered, false)
 }
 
 const WHOLE: u32 = FLAG_TRX_START | FLAG_TRX_END;
@@ -95,7 +106,7 @@ fn abort_while_replicating_replays_if_certified() {
     let mut trx = in_certify();
     assert_eq!(trx.abort(4), (Status::OK, SEQNO_UNDEFINED, true));
     assert_eq!(trx.ordered(slot(5, WHOLE, true)), Status::BF_ABORT);
-    assert_eq!(trx.begin_replay().unwrap().seqno, 5);
+    assert_eq!(trx.begin_replay().unwrap().seqno(), 5);
     assert_eq!(trx.abort(4), (Status::OK, 5, false), "a replay is not aborted again");
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: false });
     assert_eq!(trx.got_turn(), Status::OK);

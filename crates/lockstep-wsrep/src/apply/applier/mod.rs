@@ -290,16 +290,16 @@ pub(crate) unsafe fn replay(provider: &Provider, handle: &WsHandle, ctx: *mut c_
         Some(Err(status)) => return status,
         Some(Ok(slot)) => slot,
     };
-    let meta = apply_meta(cx, slot.seqno, slot.depends_on, &slot.writeset.meta);
-    let data = buf_of(&slot.writeset.data);
+    let meta = apply_meta(cx, slot.seqno(), slot.depends_on(), &slot.writeset().meta);
+    let data = buf_of(&slot.writeset().data);
     let mut exit = false;
     // SAFETY: the server's own callback, with arguments that live through the call; it may throw.
-    let result = unsafe { (cx.host.calls.apply)(ctx, handle, slot.flags, &data, &meta, &mut exit) };
+    let result = unsafe { (cx.host.calls.apply)(ctx, handle, slot.flags(), &data, &meta, &mut exit) };
     if result == CbStatus::SUCCESS {
         return Status::OK;
     }
     provider.step("replay", || {
-        cx.fail(&format!("this server's transaction at seqno {} cannot be replayed", slot.seqno));
+        cx.fail(&format!("this server's transaction at seqno {} cannot be replayed", slot.seqno()));
     });
     Status::NODE_FAIL
 }
