@@ -51,9 +51,8 @@ pub(crate) unsafe fn append_key(
     let Some(trx) = cx.trxs.of_handle(handle).as_local() else { return Status::NOT_ALLOWED };
     let mut content = trx.content();
     for parts in keys {
-        if content.builder.append_key(&parts, kind).is_err() {
-            content.incomplete = true;
-            return Status::SIZE_EXCEEDED;
+        if let Err(status) = content.append_key(&parts, kind) {
+            return status;
         }
     }
     Status::OK
@@ -87,11 +86,8 @@ pub(crate) unsafe fn append_data(
     for at in 0..count {
         // SAFETY: the server passes `count` buffers, valid during the call.
         let bytes = unsafe { (*data.add(at)).as_slice() };
-        if content.builder.size() + bytes.len() > cx.host.settings.max_write_set()
-            || content.builder.append_data(kind, bytes).is_err()
-        {
-            content.incomplete = true;
-            return Status::SIZE_EXCEEDED;
+        if let Err(status) = content.append_data(kind, bytes, cx.host.settings.max_write_set()) {
+            return status;
         }
     }
     Status::OK

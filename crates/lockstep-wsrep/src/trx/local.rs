@@ -15,7 +15,6 @@ use lockstep_abi::*;
 use lockstep_node::Ordered;
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{self, Meta};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Streaming transactions that end, beside the table in [`Context::trxs`], and the pace of all.
@@ -58,7 +57,7 @@ impl LocalTransactions {
             return Status::NOT_ALLOWED;
         };
         let is_streaming = flags & FLAG_TRX_END == 0 || !trx.lock().is_first();
-        submit::set_undefined(cx, meta, conn, trx.id);
+        submit::set_undefined(cx, meta, conn, trx.id());
         // First, because this member may lose its right to write meanwhile.
         self.pacer.wait(cx, trx);
         let status = match cx.may_write(Write::Rows) {
@@ -73,9 +72,9 @@ impl LocalTransactions {
 
     /// A fragment of a streaming transaction has failed. Waits until its transaction may end: see [`ViewAborts`].
     fn wait_for_view(&self, cx: &Context, trx: &Trx) {
-        if let Some(view) = self.views.fails(trx.id) {
-            let what = || format!("transaction {}, whose fragment has failed during a view", trx.id);
-            let _ = cx.wait_finished(view, Some(&trx.interrupt), what);
+        if let Some(view) = self.views.fails(trx.id()) {
+            let what = || format!("transaction {}, whose fragment has failed during a view", trx.id());
+            let _ = cx.wait_finished(view, Some(trx.interrupt()), what);
         }
     }
 
@@ -90,7 +89,7 @@ impl LocalTransactions {
         };
         let Release { pass_order, mut finish, keep, committed, status } = trx.lock().release();
         if !committed {
-            self.views.ends(trx.id);
+            self.views.ends(trx.id());
         }
         if let Some(seqno) = pass_order {
             match take_turn(cx, seqno, None) {
@@ -105,7 +104,7 @@ impl LocalTransactions {
             cx.finish(seqno);
         }
         if !keep {
-            cx.trxs.remove(trx.id);
+            cx.trxs.remove(trx.id());
             handle.opaque = std::ptr::null_mut();
         }
         status
@@ -127,14 +126,14 @@ impl LocalTransactions {
             if is_replicating
                 && aborted.0 == Status::OK
                 && let Some(node) = cx.node()
-                && !trx.hurried.swap(true, Ordering::AcqRel)
+                && trx.begin_hurry()
             {
                 node.hurry();
             }
             aborted
         };
         if interrupt {
-            trx.interrupt.raise();
+            trx.interrupt().raise();
         }
         cx.host.log.debug(|| format!("abort of transaction {victim} (seqno {seqno}) by {by}: {status}"));
         (status, seqno)
@@ -223,7 +222,7 @@ fn certify_trx(
 ) -> Status {
     let payload = {
         let mut content = trx.content();
-        let incomplete = std::mem::take(&mut content.incomplete);
+        let incomplete = content.take_incomplete();
         let mut inner = trx.lock();
         let flags = match inner.begin_certify(flags, incomplete) {
             Ok(flags) => flags,
@@ -231,24 +230,24 @@ fn certify_trx(
                 if status == Status::NOT_ALLOWED {
                     cx.host.log.warn(format!(
                         "certify: transaction {} is not in a state to be certified ({:?})",
-                        trx.id,
+                        trx.id(),
                         inner.state()
                     ));
                 }
                 if incomplete {
-                    content.builder.clear();
+                    content.clear();
                 }
                 return status;
             }
         };
-        if content.builder.size() > cx.host.settings.max_write_set() {
-            content.builder.clear();
+        if content.size() > cx.host.settings.max_write_set() {
+            content.clear();
             return inner.not_ordered(Status::SIZE_EXCEEDED);
         }
         drop(inner);
         // As late as possible: transactions that have finished by now cannot conflict.
-        let meta = submit::meta(cx, flags, conn, trx.id);
-        content.builder.finish(&meta)
+        let meta = submit::meta(cx, flags, conn, trx.id());
+        content.finish(&meta)
     };
     let sent = submit::submit(cx, trx, EntryKind::WriteSet, payload, in_order);
     let status = match sent {
@@ -257,7 +256,7 @@ fn certify_trx(
             cx.host.log.warn(format!(
                 "transaction {} of connection {conn} was in progress when the majority was lost: this server rolls it \
                  back, and if the cluster commits it, applies it like another member's",
-                trx.id
+                trx.id()
             ));
             let status = trx.lock().unknown();
             if flags & FLAG_TRX_END != 0 {
@@ -270,7 +269,7 @@ fn certify_trx(
             certified(cx, trx, *ordered)
         }
     };
-    if trx.hurried.swap(false, Ordering::AcqRel)
+    if trx.end_hurry()
         && let Some(node) = cx.node()
     {
         node.hurried();
@@ -293,7 +292,7 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
             };
             cx.host.log.info(format!(
                 "transaction {} of connection {conn} fails certification at seqno {seqno}: {why}",
-                trx.id
+                trx.id()
             ));
         }
     }
@@ -301,7 +300,7 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
         // A view before this seqno ends the streaming transaction. Waits until that view, which the server may not have
         // processed yet, aborts the transaction or has finished.
         let what = || format!("the fragment at seqno {seqno}, which a view invalidated");
-        let _ = cx.wait_finished(seqno - 1, Some(&trx.interrupt), what);
+        let _ = cx.wait_finished(seqno - 1, Some(trx.interrupt()), what);
     }
     let early = ordered.pass && cx.sequence.is_early(ordered.kind, &ordered.writeset);
     let slot = Slot::of_transaction(ordered, early);
@@ -312,7 +311,7 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
     }
     // A transaction starts neither during a pause nor beside an entry that it depends on, above all a view or a statement
     // in total order.
-    let interrupt = Some(&trx.interrupt);
+    let interrupt = Some(trx.interrupt());
     let ready = cx.wait_to_start(seqno, interrupt).and_then(|()| {
         cx.wait_finished(depends_on, interrupt, || format!("this server's transaction at seqno {seqno}"))
     });
@@ -349,14 +348,14 @@ pub(crate) fn enter(cx: &Context, trx: &Trx) -> Status {
         Turn::Wrong => {
             cx.host.log.warn(format!(
                 "commit_order_enter: transaction {} has no turn to wait for ({:?})",
-                trx.id,
+                trx.id(),
                 trx.lock().state()
             ));
             Status::NOT_ALLOWED
         }
         Turn::Wait { seqno, interruptible } => {
             // An aborted transaction keeps its turn, and takes it during replay or rollback.
-            let interrupt = interruptible.then_some(&trx.interrupt);
+            let interrupt = interruptible.then_some(trx.interrupt());
             match take_turn(cx, seqno, interrupt) {
                 Ok(()) => trx.lock().got_turn(),
                 Err(Stop::Interrupted) => trx.lock().lost_turn(),
@@ -415,7 +414,7 @@ pub(crate) unsafe fn begin_replay(cx: &Context, handle: &WsHandle) -> Result<Slo
     let slot = trx.lock().begin_replay()?;
     cx.counters.local_replays.add(1);
     let seqno = slot.seqno();
-    cx.host.log.debug(|| format!("replaying transaction {} at seqno {seqno}", trx.id));
+    cx.host.log.debug(|| format!("replaying transaction {} at seqno {seqno}", trx.id()));
     // Not interruptible: the transaction has been aborted already, and its seqno is the next one.
     let ready = cx.wait_to_start(seqno, None).and_then(|()| {
         cx.wait_finished(seqno - 1, None, || format!("the replay of the transaction at seqno {seqno}"))
@@ -425,13 +424,13 @@ pub(crate) unsafe fn begin_replay(cx: &Context, handle: &WsHandle) -> Result<Slo
         if has_lost(cx, seqno) {
             cx.host
                 .log
-                .warn(format!("transaction {} is lost: the cluster does not have seqno {seqno}", trx.id));
+                .warn(format!("transaction {} is lost: the cluster does not have seqno {seqno}", trx.id()));
             return Err(Status::TRX_FAIL);
         }
         // This member leaves. The cluster has committed the transaction; this server does when it is back.
         cx.host.log.info(format!(
             "transaction {} is committed at seqno {seqno}: this member applies it when it returns",
-            trx.id
+            trx.id()
         ));
         return trx.lock().begin_replay();
     }

@@ -48,7 +48,7 @@ impl Pacer {
         let wait = self.take(Instant::now(), interval);
         if wait >= WAIT_MIN {
             // However the wait ends, the transaction goes on: `certify` finds out whether it was aborted.
-            let _ = Waiter::new().wait(|| cx.has_failed(), Some(&trx.interrupt), Some(wait));
+            let _ = Waiter::new().wait(|| cx.has_failed(), Some(trx.interrupt()), Some(wait));
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn submit(
     let submission = loop {
         match node.submit(kind, payload.clone()) {
             Ok(submission) => break Ok(submission),
-            Err(SubmitError::Busy) if trx.interrupt.is_raised() || began.elapsed() > BUSY_TIMEOUT => {
+            Err(SubmitError::Busy) if trx.interrupt().is_raised() || began.elapsed() > BUSY_TIMEOUT => {
                 break Err(Status::CONN_FAIL);
             }
             Err(SubmitError::Busy) => std::thread::sleep(Duration::from_millis(1)),
@@ -58,7 +58,7 @@ pub(crate) fn submit(
         in_order();
     }
     let outcome = submission
-        .map(|submission| cx.wait_ordered(&submission, || format!("transaction {}", trx.id as i64)));
+        .map(|submission| cx.wait_ordered(&submission, || format!("transaction {}", trx.id() as i64)));
     cx.counters.send_queue.leave();
     match outcome {
         Ok(SubmitOutcome::Ordered(ordered)) => {

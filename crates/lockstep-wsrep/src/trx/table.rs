@@ -3,8 +3,9 @@
 use crate::apply::remote::Remote;
 use crate::sync::{Interrupt, lock};
 use crate::trx::state::Inner;
-use lockstep_abi::{ConnId, Seqno, TrxId, WsHandle};
-use lockstep_node::core::writeset::WriteSetBuilder;
+use bytes::Bytes;
+use lockstep_abi::{ConnId, Seqno, Status, TrxId, WsHandle};
+use lockstep_node::core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// A local transaction, from its first key to `release`.
 #[derive(Debug)]
 pub(crate) struct Trx {
-    pub(crate) id: TrxId,
-    pub(crate) interrupt: Interrupt,
+    id: TrxId,
+    interrupt: Interrupt,
     /// The node has been asked to hurry for it. Set under the lock, while it is in [`State::Replicating`].
-    pub(crate) hurried: AtomicBool,
+    hurried: AtomicBool,
     inner: Mutex<Inner>,
     content: Mutex<Content>,
 }
@@ -24,10 +25,57 @@ pub(crate) struct Trx {
 /// its own lock, so that an aborting thread does not wait for that.
 #[derive(Debug)]
 pub(crate) struct Content {
-    pub(crate) builder: WriteSetBuilder,
+    builder: WriteSetBuilder,
     /// An append to `builder` failed. The server does not always check the status of an append, and might certify half of
     /// a transaction.
-    pub(crate) incomplete: bool,
+    incomplete: bool,
+}
+
+impl Content {
+    /// Appends a key.
+    ///
+    /// # Errors
+    /// The status to return. The content is incomplete from now on.
+    pub(crate) fn append_key(&mut self, parts: &[&[u8]], kind: KeyType) -> Result<(), Status> {
+        let fits = self.builder.append_key(parts, kind).is_ok();
+        self.appended(fits)
+    }
+
+    /// Appends data, unless the content becomes larger than `max`.
+    ///
+    /// # Errors
+    /// As for [`Content::append_key`].
+    pub(crate) fn append_data(&mut self, kind: DataKind, data: &[u8], max: usize) -> Result<(), Status> {
+        let fits = self.size() + data.len() <= max && self.builder.append_data(kind, data).is_ok();
+        self.appended(fits)
+    }
+
+    fn appended(&mut self, fits: bool) -> Result<(), Status> {
+        if fits {
+            return Ok(());
+        }
+        self.incomplete = true;
+        Err(Status::SIZE_EXCEEDED)
+    }
+
+    /// Whether an append has failed since the last call.
+    pub(crate) fn take_incomplete(&mut self) -> bool {
+        std::mem::take(&mut self.incomplete)
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.builder.size()
+    }
+
+    /// Drops keys and data.
+    pub(crate) fn clear(&mut self) {
+        self.builder.clear();
+    }
+
+    /// The payload of the fragment; the next one begins empty.
+    pub(crate) fn finish(&mut self, meta: &Meta) -> Bytes {
+        self.builder.finish(meta)
+    }
 }
 
 impl Trx {
@@ -39,6 +87,29 @@ impl Trx {
             inner: Mutex::new(Inner::new()),
             content: Mutex::new(Content { builder: WriteSetBuilder::new(), incomplete: false }),
         }
+    }
+
+    /// The server's id of the transaction.
+    pub(crate) fn id(&self) -> TrxId {
+        self.id
+    }
+
+    /// Ends the waits of the transaction's own thread when another thread aborts it.
+    pub(crate) fn interrupt(&self) -> &Interrupt {
+        &self.interrupt
+    }
+
+    /// An applier waits for the transaction, which is in [`State::Replicating`]. Call it under the lock. Returns whether
+    /// the caller has to ask the node to hurry.
+    ///
+    /// [`State::Replicating`]: crate::trx::state::State::Replicating
+    pub(crate) fn begin_hurry(&self) -> bool {
+        !self.hurried.swap(true, Ordering::AcqRel)
+    }
+
+    /// The transaction has been replicated. Returns whether the node was asked to hurry for it.
+    pub(crate) fn end_hurry(&self) -> bool {
+        self.hurried.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -307,16 +307,16 @@ fn handles_are_found_by_id_and_by_pointer() {
     let all = Transactions::new();
     let mut handle = WsHandle { trx_id: 77, opaque: std::ptr::null_mut() };
     assert!(all.get(77).is_none());
-    assert_eq!(all.of_handle(&mut handle).as_local().unwrap().id, 77);
+    assert_eq!(all.of_handle(&mut handle).as_local().unwrap().id(), 77);
     let again = all.get(77).unwrap();
     assert_eq!(Arc::as_ptr(&again).cast_mut().cast(), handle.opaque);
     // SAFETY: just set, and in the table.
-    assert_eq!(unsafe { all.find(&handle) }.unwrap().as_local().unwrap().id, 77);
+    assert_eq!(unsafe { all.find(&handle) }.unwrap().as_local().unwrap().id(), 77);
     assert_eq!(all.len(), 1);
     all.remove(77);
     all.remove(77);
     assert_eq!(all.len(), 0);
-    assert_eq!(again.as_local().unwrap().id, 77, "a thread that still uses it may continue");
+    assert_eq!(again.as_local().unwrap().id(), 77, "a thread that still uses it may continue");
 }
 
 #[test]
