@@ -6,15 +6,16 @@ use crate::guard::{InjectedPanic, guarded};
 use crate::lifecycle::option_sync::{self, OptionSync};
 use crate::lifecycle::receivers::Receivers;
 use crate::lifecycle::settings::Settings;
-use crate::lifecycle::state_files;
 use crate::lifecycle::state_transfer::StateTransfer;
+use crate::lifecycle::{control, option_change, state_files};
 use crate::trx::local::{self, LocalTransactions};
 use crate::trx::table::Handle;
 use lockstep_abi::*;
 use lockstep_node::options::Options;
-use lockstep_node::{LocalState, ViewInfo, ViewStatus};
+use lockstep_node::{LocalState, Node, ViewInfo, ViewStatus};
 use std::ffi::CString;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The provider's capabilities, without the optional one.
 const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
@@ -37,12 +38,12 @@ pub(crate) fn capabilities(settings: &Settings) -> Capabilities {
 
 /// See the module. Usable from any thread.
 pub(crate) struct Provider {
-    pub(crate) cx: Context,
-    pub(crate) local: LocalTransactions,
-    pub(crate) receivers: Receivers,
-    pub(crate) transfer: StateTransfer,
-    pub(crate) option_sync: OptionSync,
-    pub(crate) injected: InjectedPanic,
+    cx: Context,
+    local: LocalTransactions,
+    receivers: Receivers,
+    transfer: StateTransfer,
+    option_sync: OptionSync,
+    injected: InjectedPanic,
 }
 
 impl Provider {
@@ -55,6 +56,11 @@ impl Provider {
             option_sync: OptionSync::default(),
             injected: InjectedPanic::default(),
         }
+    }
+
+    /// The components that every call needs.
+    pub(crate) fn cx(&self) -> &Context {
+        &self.cx
     }
 
     /// Runs one step of the provider; a panic in it fails this member.
@@ -71,6 +77,11 @@ impl Provider {
         }
     }
 
+    /// Panics if a test has requested it for this place.
+    pub(crate) fn panic_if_injected(&self, place: &str) {
+        self.injected.here(place);
+    }
+
     /// The state that the server reports. Until the server knows that it is synced, it takes no queries.
     pub(crate) fn reported_state(&self) -> LocalState {
         match self.cx.local_state() {
@@ -85,6 +96,74 @@ impl Provider {
             LocalState::Joining if !self.transfer.awaits_state() => "Joining",
             state => lockstep_node::state_comment(state),
         }
+    }
+
+    /// Whether the server is connected, or `connect` is in progress.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.receivers.is_open()
+    }
+
+    /// `connect` is about to start the connection, at `position`. `donor`: the donors that the server prefers.
+    pub(crate) fn begin_connection(&self, position: lockstep_node::core::Gtid, donor: &str) {
+        self.transfer.set_donor(donor);
+        self.cx.sequence.set_position(position.seqno);
+        self.cx.identity.connecting(position.uuid);
+        self.receivers.open();
+    }
+
+    /// The connection could not be started.
+    pub(crate) fn connection_failed(&self) {
+        self.receivers.open_failed();
+    }
+
+    /// See [`Receivers::wait_until_closed`].
+    pub(crate) fn wait_until_closed(&self, until: Instant, poll: impl FnMut()) -> bool {
+        self.receivers.wait_until_closed(until, poll)
+    }
+
+    /// No delivery follows.
+    pub(crate) fn close_connection(&self) {
+        self.receivers.close();
+    }
+
+    /// `options_set`: changes all options in `text`, or none.
+    pub(crate) fn set_options(&self, text: &str) -> Status {
+        option_change::set_options(&self.cx, &self.injected, self.is_connected(), text)
+    }
+
+    /// `certify`.
+    ///
+    /// # Safety
+    /// `handle.opaque` is as this provider set it.
+    pub(crate) unsafe fn certify(
+        &self,
+        conn: ConnId,
+        handle: &mut WsHandle,
+        flags: u32,
+        meta: &mut TrxMeta,
+        in_order: impl FnOnce(),
+    ) -> Status {
+        // SAFETY: by this function's contract.
+        unsafe { self.local.certify(&self.cx, conn, handle, flags, meta, in_order) }
+    }
+
+    /// `release`.
+    ///
+    /// # Safety
+    /// `handle.opaque` is as this provider set it.
+    pub(crate) unsafe fn release(&self, handle: &mut WsHandle) -> Status {
+        // SAFETY: by this function's contract.
+        unsafe { self.local.release(&self.cx, handle) }
+    }
+
+    /// `abort_certification`. Never blocks.
+    pub(crate) fn abort(&self, by: Seqno, victim: TrxId) -> (Status, Seqno) {
+        self.local.abort(&self.cx, by, victim)
+    }
+
+    /// `rollback`: sends a rollback fragment. Does not wait for it.
+    pub(crate) fn rollback(&self, id: TrxId, data: &[u8]) -> Status {
+        self.local.rollback(&self.cx, id, data)
     }
 
     /// `commit_order_enter`.
@@ -127,6 +206,144 @@ impl Provider {
             return Status::NOT_ALLOWED;
         }
         status
+    }
+
+    /// `sync_wait`: see [`control::sync_wait`].
+    pub(crate) fn sync_wait(&self, upto: Option<Gtid>, seconds: i32) -> Result<Gtid, Status> {
+        control::sync_wait(&self.cx, &self.local, upto, seconds)
+    }
+
+    /// `resume`.
+    pub(crate) fn resume(&self) -> Status {
+        control::resume(&self.cx, self.is_connected())
+    }
+
+    /// `sst_sent`.
+    pub(crate) fn state_sent(&self, at: Gtid, code: i32) -> Status {
+        self.transfer.sent(&self.cx, at, code)
+    }
+
+    /// `sst_received`.
+    pub(crate) fn state_received(&self, at: Gtid, code: i32) -> Status {
+        self.transfer.received(&self.cx, at, code)
+    }
+
+    /// A thread enters `recv`.
+    pub(crate) fn receiver_enters(&self) {
+        self.receivers.enter();
+    }
+
+    /// A thread is about to return from `recv`. Returns whether it is the last one and the server still needs its final
+    /// view. [`Provider::receiver_has_left`] follows.
+    pub(crate) fn receiver_leaves(&self) -> bool {
+        self.receivers.leave()
+    }
+
+    /// A thread returns from `recv`: wakes `disconnect`.
+    pub(crate) fn receiver_has_left(&self) {
+        self.receivers.notify();
+    }
+
+    /// The server asks a thread to return from `recv`. Returns whether it may: the last one may not.
+    pub(crate) fn receiver_ends_on_request(&self) -> bool {
+        let ok = self.receivers.leave_on_request();
+        match ok {
+            true => self.cx.host.log.info("an applier thread ends on request"),
+            false => self.cx.host.log.warn("the last applier thread may not end"),
+        }
+        ok
+    }
+
+    /// If this member has failed, lets the node leave the cluster, once.
+    pub(crate) fn leave_after_failure(&self, node: &Node) {
+        if self.cx.has_failed() && self.receivers.must_leave() {
+            node.disconnect();
+        }
+    }
+
+    /// Whether the server still needs its final view. The caller shows it now.
+    pub(crate) fn take_final_view(&self) -> bool {
+        self.receivers.take_final()
+    }
+
+    /// Whether the server waits for the state of a transfer.
+    pub(crate) fn awaits_state(&self) -> bool {
+        self.transfer.awaits_state()
+    }
+
+    /// This server needs a state transfer. `bypass`: the donor only confirms this member's position.
+    pub(crate) fn begin_transfer(&self, bypass: bool) {
+        self.transfer.begin(&self.cx, bypass);
+    }
+
+    /// The server's answer to `sst_request_cb`.
+    pub(crate) fn request_state(&self, result: CbStatus, request: Vec<u8>) {
+        self.transfer.request(&self.cx, result, request);
+    }
+
+    /// No donor can give the state.
+    pub(crate) fn transfer_failed(&self, text: &str) {
+        self.transfer.fails(&self.cx, text);
+    }
+
+    /// This member is the donor for `joiner`.
+    pub(crate) fn begin_donation(&self, id: u64, joiner: String) {
+        self.transfer.begin_donation(id, joiner);
+    }
+
+    /// The server has returned `result` from `sst_donate_cb`.
+    pub(crate) fn donation_begun(&self, id: u64, result: CbStatus) {
+        if result != CbStatus::SUCCESS {
+            self.transfer.donation_failed(&self.cx, id);
+        }
+    }
+
+    /// The rollback fragment of an own streaming transaction has been delivered.
+    pub(crate) fn rollback_delivered(&self, id: TrxId) {
+        self.local.rollback_delivered(id);
+    }
+
+    /// Sends the rollback of an own streaming transaction that the server has forgotten, until it is ordered.
+    pub(crate) fn roll_back_orphan(&self, id: TrxId) {
+        self.local.roll_back_orphan(&self.cx, id);
+    }
+
+    /// After which time without a delivery to call [`Provider::repeat_rollbacks`], if at all.
+    pub(crate) fn repeat_rollbacks_after(&self) -> Option<Duration> {
+        self.local.repeat_rollbacks_after()
+    }
+
+    /// Sends rollback fragments again: those sent long ago or not at all, or `all`.
+    pub(crate) fn repeat_rollbacks(&self, all: bool) {
+        self.local.repeat_rollbacks(&self.cx, all);
+    }
+
+    /// The server has returned `result` from its change to Synced. If it could not process it, this member stops.
+    pub(crate) fn synced_delivered(&self, result: CbStatus) {
+        if result != CbStatus::SUCCESS {
+            self.cx.stop_with("the server could not process its change to Synced", false);
+        }
+        self.receivers.set_synced(true);
+    }
+
+    /// The server is about to get a view of the log or of the node. Waits, for a view in the log, until failed streaming
+    /// transactions have ended. [`Provider::end_view`] follows.
+    pub(crate) fn begin_view(&self, info: &ViewInfo, in_log: bool) {
+        if info.status == ViewStatus::Disconnected {
+            self.receivers.final_view_comes();
+        }
+        if in_log && info.status == ViewStatus::Primary && !self.local.begin_view(info.gtid.seqno) {
+            self.cx
+                .host
+                .log
+                .warn("a failed streaming transaction has not ended yet; processing the view nevertheless");
+        }
+    }
+
+    /// The server has returned `result` from a view, after [`Provider::begin_view`].
+    pub(crate) fn end_view(&self, result: CbStatus, info: &ViewInfo, in_log: bool) {
+        self.local.end_view();
+        self.view_delivered(result, info, in_log);
     }
 
     /// The server has returned `result` from a view. After a view that it could not process, this member stops.
@@ -185,6 +402,16 @@ impl Provider {
         }
         cx.view.clear();
         self.local.forget_rollbacks();
+    }
+
+    /// The server connects: its copy of the options may be renewed again.
+    pub(crate) fn open_option_sync(&self) {
+        self.option_sync.open();
+    }
+
+    /// The server has disconnected, and may shut down: ends the renewing of its copy of the options.
+    pub(crate) fn close_option_sync(&self) {
+        self.option_sync.close();
     }
 
     /// Another policy is in force: renews the server's copy of the options. Called on `ls-node`, and does not block.

@@ -10,7 +10,7 @@ use crate::ddl::statement;
 use crate::guard::guarded;
 use crate::lifecycle::connect::text_of;
 use crate::lifecycle::state_files::gtid_out;
-use crate::lifecycle::{connect as connection, control, option_change};
+use crate::lifecycle::{connect as connection, control};
 use crate::provider::{self, Provider};
 use crate::status::log::Log;
 use crate::status::stats;
@@ -91,7 +91,7 @@ unsafe extern "C-unwind" fn init(wsrep: *mut Wsrep, args: *const InitArgs) -> St
     // SAFETY: the server passes valid arguments.
     match guarded(|| unsafe { connection::init(args) }) {
         Ok(Ok(provider)) => {
-            let name = provider.cx.host.settings.with(|options: &Options| options.text("provider.name"));
+            let name = provider.cx().host.settings.with(|options: &Options| options.text("provider.name"));
             if let Ok(name) = CString::new(name) {
                 // Never freed: the server may read it at any time.
                 table.provider_name = name.into_raw();
@@ -113,27 +113,23 @@ unsafe extern "C-unwind" fn init(wsrep: *mut Wsrep, args: *const InitArgs) -> St
 
 unsafe extern "C-unwind" fn capabilities(wsrep: *mut Wsrep) -> Capabilities {
     // SAFETY: the server passes a valid table.
-    unsafe { enter(wsrep, "capabilities", 0, |p| provider::capabilities(&p.cx.host.settings)) }
+    unsafe { enter(wsrep, "capabilities", 0, |p| provider::capabilities(&p.cx().host.settings)) }
 }
 
 unsafe extern "C-unwind" fn options_set(wsrep: *mut Wsrep, conf: *const c_char) -> Status {
     // SAFETY: the server passes a valid table and string, here and in all functions below.
-    unsafe {
-        enter(wsrep, "options_set", Status::NODE_FAIL, |p| {
-            option_change::set_options(&p.cx, &p.injected, p.receivers.is_open(), &text_of(conf))
-        })
-    }
+    unsafe { enter(wsrep, "options_set", Status::NODE_FAIL, |p| p.set_options(&text_of(conf))) }
 }
 
 unsafe extern "C-unwind" fn options_get(wsrep: *mut Wsrep) -> *mut c_char {
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "options_get", ptr::null_mut(), |p| {
-            if let Some(node) = p.cx.node() {
-                p.cx.host.settings.adopt_policy(&node.policy());
+            if let Some(node) = p.cx().node() {
+                p.cx().host.settings.adopt_policy(&node.policy());
             }
-            let text =
-                CString::new(p.cx.host.settings.with(Options::get_all).replace('\0', "")).unwrap_or_default();
+            let text = CString::new(p.cx().host.settings.with(Options::get_all).replace('\0', ""))
+                .unwrap_or_default();
             // The server frees it with `free`.
             libc::strdup(text.as_ptr())
         })
@@ -144,7 +140,7 @@ unsafe extern "C-unwind" fn enc_set_key(wsrep: *mut Wsrep, _key: *const EncKey) 
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "enc_set_key", Status::NODE_FAIL, |p| {
-            p.cx.host.set_encryption_key();
+            p.cx().host.set_encryption_key();
             Status::OK
         })
     }
@@ -164,7 +160,7 @@ unsafe extern "C-unwind" fn connect(
     match provider.step("connect", || provider.connect(&name, &url, &donor, bootstrap)) {
         Some(Ok(())) => Status::OK,
         Some(Err(text)) => {
-            provider.cx.host.log.error(text);
+            provider.cx().host.log.error(text);
             Status::NODE_FAIL
         }
         None => Status::NODE_FAIL,
@@ -236,7 +232,7 @@ pub(crate) unsafe extern "C-unwind" fn wsrep_certify_v1(
                 }
             };
             let meta = meta.as_mut().unwrap_or(&mut unused);
-            p.local.certify(&p.cx, conn_id, handle, flags, meta, in_order)
+            p.certify(conn_id, handle, flags, meta, in_order)
         })
     }
 }
@@ -276,7 +272,7 @@ unsafe extern "C-unwind" fn release(wsrep: *mut Wsrep, ws_handle: *mut WsHandle)
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "release", Status::NODE_FAIL, |p| match ws_handle.as_mut() {
-            Some(handle) => p.local.release(&p.cx, handle),
+            Some(handle) => p.release(handle),
             None => Status::NODE_FAIL,
         })
     }
@@ -304,7 +300,7 @@ unsafe extern "C-unwind" fn abort_certification(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "abort_certification", Status::NODE_FAIL, |p| {
-            let (status, seqno) = p.local.abort(&p.cx, bf_seqno, victim_trx);
+            let (status, seqno) = p.abort(bf_seqno, victim_trx);
             if let Some(out) = victim_seqno.as_mut() {
                 *out = seqno;
             }
@@ -317,7 +313,7 @@ unsafe extern "C-unwind" fn rollback(wsrep: *mut Wsrep, trx: TrxId, data: *const
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "rollback", Status::NODE_FAIL, |p| {
-            p.local.rollback(&p.cx, trx, data.as_ref().map_or(&[], |data| data.as_slice()))
+            p.rollback(trx, data.as_ref().map_or(&[], |data| data.as_slice()))
         })
     }
 }
@@ -333,7 +329,7 @@ unsafe extern "C-unwind" fn append_key(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "append_key", Status::NODE_FAIL, |p| match ws_handle.as_mut() {
-            Some(handle) => append::append_key(&p.cx, handle, keys, count, key_type),
+            Some(handle) => append::append_key(p.cx(), handle, keys, count, key_type),
             None => Status::NODE_FAIL,
         })
     }
@@ -350,7 +346,7 @@ unsafe extern "C-unwind" fn append_data(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "append_data", Status::NODE_FAIL, |p| match ws_handle.as_mut() {
-            Some(handle) => append::append_data(&p.cx, handle, data, count, data_type),
+            Some(handle) => append::append_data(p.cx(), handle, data, count, data_type),
             None => Status::NODE_FAIL,
         })
     }
@@ -364,16 +360,14 @@ unsafe extern "C-unwind" fn sync_wait(
 ) -> Status {
     // SAFETY: as above.
     unsafe {
-        enter(wsrep, "sync_wait", Status::NODE_FAIL, |p| {
-            match control::sync_wait(&p.cx, &p.local, upto.as_ref().copied(), tout) {
-                Ok(reached) => {
-                    if let Some(out) = gtid.as_mut() {
-                        *out = reached;
-                    }
-                    Status::OK
+        enter(wsrep, "sync_wait", Status::NODE_FAIL, |p| match p.sync_wait(upto.as_ref().copied(), tout) {
+            Ok(reached) => {
+                if let Some(out) = gtid.as_mut() {
+                    *out = reached;
                 }
-                Err(status) => status,
+                Status::OK
             }
+            Err(status) => status,
         })
     }
 }
@@ -383,7 +377,7 @@ unsafe extern "C-unwind" fn last_committed_id(wsrep: *mut Wsrep, gtid: *mut Gtid
     unsafe {
         enter(wsrep, "last_committed_id", Status::NODE_FAIL, |p| {
             let Some(out) = gtid.as_mut() else { return Status::NODE_FAIL };
-            *out = gtid_out(p.cx.position());
+            *out = gtid_out(p.cx().position());
             Status::OK
         })
     }
@@ -409,7 +403,7 @@ unsafe extern "C-unwind" fn to_execute_start(
         enter(wsrep, "to_execute_start", Status::NODE_FAIL, |p| {
             let Some(meta) = meta.as_mut() else { return Status::NODE_FAIL };
             let action = if action.is_null() { &[] } else { std::slice::from_raw_parts(action, count) };
-            statement::start(&p.cx, conn_id, keys, keys_num, action, flags, meta)
+            statement::start(p.cx(), conn_id, keys, keys_num, action, flags, meta)
         })
     }
 }
@@ -418,7 +412,7 @@ unsafe extern "C-unwind" fn to_execute_end(wsrep: *mut Wsrep, conn_id: ConnId, e
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "to_execute_end", Status::NODE_FAIL, |p| {
-            statement::end(&p.cx, conn_id, error.as_ref().map_or(&[], |error| error.as_slice()))
+            statement::end(p.cx(), conn_id, error.as_ref().map_or(&[], |error| error.as_slice()))
         })
     }
 }
@@ -448,7 +442,7 @@ unsafe extern "C-unwind" fn sst_sent(wsrep: *mut Wsrep, state_id: *const Gtid, r
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "sst_sent", Status::NODE_FAIL, |p| {
-            p.transfer.sent(&p.cx, state_id.as_ref().copied().unwrap_or(Gtid::UNDEFINED), rcode)
+            p.state_sent(state_id.as_ref().copied().unwrap_or(Gtid::UNDEFINED), rcode)
         })
     }
 }
@@ -462,7 +456,7 @@ unsafe extern "C-unwind" fn sst_received(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "sst_received", Status::NODE_FAIL, |p| {
-            p.transfer.received(&p.cx, state_id.as_ref().copied().unwrap_or(Gtid::UNDEFINED), rcode)
+            p.state_received(state_id.as_ref().copied().unwrap_or(Gtid::UNDEFINED), rcode)
         })
     }
 }
@@ -483,27 +477,27 @@ unsafe extern "C-unwind" fn stats_free(_: *mut Wsrep, var_array: *mut StatsVar) 
 
 unsafe extern "C-unwind" fn stats_reset(wsrep: *mut Wsrep) {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "stats_reset", (), |p| stats::reset(&p.cx)) }
+    unsafe { enter(wsrep, "stats_reset", (), |p| stats::reset(p.cx())) }
 }
 
 unsafe extern "C-unwind" fn pause(wsrep: *mut Wsrep) -> Seqno {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "pause", SEQNO_UNDEFINED, |p| control::pause(&p.cx)) }
+    unsafe { enter(wsrep, "pause", SEQNO_UNDEFINED, |p| control::pause(p.cx())) }
 }
 
 unsafe extern "C-unwind" fn resume(wsrep: *mut Wsrep) -> Status {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "resume", Status::NODE_FAIL, |p| control::resume(&p.cx, p.receivers.is_open())) }
+    unsafe { enter(wsrep, "resume", Status::NODE_FAIL, |p| p.resume()) }
 }
 
 unsafe extern "C-unwind" fn desync(wsrep: *mut Wsrep) -> Status {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "desync", Status::NODE_FAIL, |p| control::desync(&p.cx)) }
+    unsafe { enter(wsrep, "desync", Status::NODE_FAIL, |p| control::desync(p.cx())) }
 }
 
 unsafe extern "C-unwind" fn resync(wsrep: *mut Wsrep) -> Status {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "resync", Status::NODE_FAIL, |p| control::resync(&p.cx)) }
+    unsafe { enter(wsrep, "resync", Status::NODE_FAIL, |p| control::resync(p.cx())) }
 }
 
 unsafe extern "C-unwind" fn lock(_: *mut Wsrep, _: *const c_char, _: bool, _: u64, _: i64) -> Status {
@@ -530,7 +524,7 @@ unsafe extern "C-unwind" fn free(wsrep: *mut Wsrep) {
     let provider = unsafe { Arc::from_raw(ctx) };
     let _ = guarded(|| {
         provider.disconnect();
-        if let Some(node) = provider.cx.node() {
+        if let Some(node) = provider.cx().node() {
             node.stop();
         }
     });

@@ -74,7 +74,7 @@ fn member_v2(now: &MemberNow) -> MemberInfoExtV2 {
 }
 
 fn ask(provider: &Provider) -> Option<MembershipNow> {
-    provider.cx.node().and_then(|node| node.membership())
+    provider.cx().node().and_then(|node| node.membership())
 }
 
 fn view_status(status: NodeViewStatus) -> ViewStatus {

@@ -44,7 +44,7 @@ enum ListedValue {
 }
 
 fn list(provider: &Provider) -> Vec<Listed> {
-    provider.cx.host.settings.with(|options| {
+    provider.cx().host.settings.with(|options| {
         let all = options.values().into_iter();
         all.filter_map(|(row, value)| {
             let (kind, value) = match value {

@@ -103,7 +103,7 @@ pub extern "C-unwind" fn wsrep_node_isolation_mode_set_v1(mode: NodeIsolationMod
     };
     // SAFETY: null, or a provider that is not freed while the server may call this.
     if let Some(provider) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
-        && let Some(node) = provider.cx.node()
+        && let Some(node) = provider.cx().node()
     {
         node.isolate(isolated);
     }

@@ -167,7 +167,7 @@ fn own_address(host: &Host) -> Result<String, NodeError> {
 impl Provider {
     /// The node's configuration.
     fn node_config(self: &Arc<Self>, may_begin_anew: bool) -> Result<NodeConfig, NodeError> {
-        let host = &self.cx.host;
+        let host = &self.cx().host;
         let names = host.names.clone();
         let logger: Weak<Provider> = Arc::downgrade(self);
         let stats = logger.clone();
@@ -188,14 +188,14 @@ impl Provider {
                 may_begin_anew,
                 front_end: FrontEnd::Database,
                 donates: !options.bool("gcs.stateless"),
-                hold: Some(self.cx.sequence.barrier()),
+                hold: Some(self.cx().sequence.barrier()),
                 thread_begins: Some(sched_slice::shorten_sched_slice),
                 tuning,
                 tls: options.tls(),
                 status_address: options.status_address(),
                 logger: Arc::new(move |level, text: &str| {
                     if let Some(provider) = logger.upgrade() {
-                        provider.cx.host.log.line(level, text);
+                        provider.cx().host.log.line(level, text);
                     }
                 }),
                 allowed: Some(Arc::new(services::is_allowed)),
@@ -208,19 +208,19 @@ impl Provider {
                 })),
                 end_server: Some(Arc::new(move |why, reason: &str| {
                     if let Some(provider) = ends.upgrade() {
-                        process_exit::end_server(&provider.cx, why, reason);
+                        process_exit::end_server(provider.cx(), why, reason);
                     }
                 })),
                 front_end_status: None,
                 front_end_stats: Some(Arc::new(move || {
-                    stats.upgrade().map_or_else(Vec::new, |provider| stats::metrics(&provider.cx))
+                    stats.upgrade().map_or_else(Vec::new, |provider| stats::metrics(provider.cx()))
                 })),
             })
         })
     }
 
     fn start_node(self: &Arc<Self>, founds: bool) -> Result<&Node, NodeError> {
-        self.cx.node.get_or_start(|| self.node_config(!founds))
+        self.cx().node.get_or_start(|| self.node_config(!founds))
     }
 
     /// `connect`.
@@ -231,12 +231,12 @@ impl Provider {
         donor: &str,
         bootstrap: bool,
     ) -> Result<(), String> {
-        let cx = &self.cx;
+        let cx = self.cx();
         let log = &cx.host.log;
-        if self.receivers.is_open() {
+        if self.is_connected() {
             return Err("connect: connected already".into());
         }
-        self.option_sync.open();
+        self.open_option_sync();
         if cx.has_failed() {
             return Err("connect: this member has failed, see the lines above: restart the server".into());
         }
@@ -273,10 +273,7 @@ impl Provider {
             "connecting to cluster {cluster} at {url} from position {position}{}",
             if bootstrap { ", founding it" } else { "" }
         ));
-        self.transfer.set_donor(donor);
-        cx.sequence.set_position(position.seqno);
-        cx.identity.connecting(position.uuid);
-        self.receivers.open();
+        self.begin_connection(position, donor);
         let args = ConnectArgs {
             in_doubt: cx.ddl.in_doubt(position),
             cluster: cluster.to_owned(),
@@ -304,40 +301,40 @@ impl Provider {
             })
         });
         result.map_err(|error| {
-            self.receivers.open_failed();
+            self.connection_failed();
             error.to_string()
         })
     }
 
     /// `disconnect`: returns when the server has processed the final view.
     pub(crate) fn disconnect(&self) {
-        let Some(node) = self.cx.node() else { return };
-        if !self.receivers.is_open() {
+        let Some(node) = self.cx().node() else { return };
+        if !self.is_connected() {
             return;
         }
         let began = Instant::now();
-        if self.cx.sequence.is_paused() {
+        if self.cx().sequence.is_paused() {
             self.start_nothing_more("paused");
         }
         node.disconnect();
         let mut drains = true;
-        let in_time = self.receivers.wait_until_closed(began + CLOSE_TIMEOUT, || {
+        let in_time = self.wait_until_closed(began + CLOSE_TIMEOUT, || {
             if began.elapsed() > DRAIN_TIMEOUT && std::mem::take(&mut drains) {
                 self.start_nothing_more("far behind");
             }
         });
         if !in_time {
-            self.cx.host.log.warn("applier threads have not ended: disconnecting without them");
+            self.cx().host.log.warn("applier threads have not ended: disconnecting without them");
         }
-        self.option_sync.close();
+        self.close_option_sync();
         // The server closes the tables that the allow-list callback reads next.
         services::wait_for_allow_list();
     }
 
     /// Leaves deliveries that have not been begun to the log, because this member leaves.
     fn start_nothing_more(&self, why: &str) {
-        let last = self.cx.sequence.stop();
-        self.cx.host.log.info(format!(
+        let last = self.cx().sequence.stop();
+        self.cx().host.log.info(format!(
             "this member is {why} and leaves: it will apply the transactions after seqno {last} when it returns"
         ));
     }

@@ -27,7 +27,7 @@ fn yes(on: bool) -> Value {
 
 /// All status variables, in Galera's order.
 pub(crate) fn stats(provider: &Provider) -> Vec<(&'static str, Value)> {
-    let cx = &provider.cx;
+    let cx = provider.cx();
     let (finished_count, out_of_order) = cx.sequence.finished_counts();
     use Value::{Double, Int, Text};
     let status: Arc<Status> = cx.node().map(|node| node.status()).unwrap_or_default();

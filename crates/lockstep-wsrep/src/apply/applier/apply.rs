@@ -70,7 +70,7 @@ impl<'a> Applier<'a> {
         }
         let given = ordered.writeset.meta.flags;
         if given & FLAG_ROLLBACK != 0 && ordered.writeset.meta.source == cx.identity.own() {
-            provider.local.rollback_delivered(ordered.writeset.meta.trx);
+            provider.rollback_delivered(ordered.writeset.meta.trx);
         }
         let orphan = self.is_orphan(&ordered);
         let mut dummy = !ordered.pass || orphan;
@@ -96,7 +96,7 @@ impl<'a> Applier<'a> {
         }
         if orphan {
             // The other members have begun to apply it, and need its rollback.
-            provider.local.roll_back_orphan(cx, ordered.writeset.meta.trx);
+            provider.roll_back_orphan(ordered.writeset.meta.trx);
         }
         let flags = if dummy { dummy_flags(given) } else { given };
         let meta = apply_meta(cx, seqno, ordered.depends_on, &ordered.writeset.meta);

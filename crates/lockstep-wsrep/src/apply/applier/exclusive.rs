@@ -20,7 +20,7 @@ impl<'a> Applier<'a> {
                 Next::Connected(view::buffer(cx, &info), exclusive)
             }
             Delivery::StateNeeded { bypass } => {
-                self.provider.transfer.begin(cx, bypass);
+                self.provider.begin_transfer(bypass);
                 Next::NeedState(exclusive)
             }
             Delivery::StateFailed(_) | Delivery::Failed(_) | Delivery::Inconsistent(_) => {
@@ -63,14 +63,14 @@ impl<'a> Applier<'a> {
             }
             (Ok(()), Delivery::Donate { id, request, joiner, bypass, .. }) => {
                 let at = bypass.unwrap_or_else(|| cx.position());
-                provider.transfer.begin_donation(id, joiner);
+                provider.begin_donation(id, joiner);
                 Next::Donate { id, request, at: gtid_out(at), bypass: bypass.is_some(), exclusive }
             }
             // If the majority has been lost meanwhile, the node repeats the delivery later.
             (Ok(()), Delivery::Synced) if !cx.node().is_some_and(|node| node.is_held()) => {
                 // Before clients may write: a transaction that a client repeats must be ordered after the rollback of
                 // its first attempt. On the other members appliers hold the locks of that attempt.
-                provider.local.repeat_rollbacks(cx, true);
+                provider.repeat_rollbacks(true);
                 Next::Synced(exclusive)
             }
             _ => Next::Again,

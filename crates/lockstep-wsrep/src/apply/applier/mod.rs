@@ -20,7 +20,7 @@ use crate::trx::submit::apply_meta;
 use crate::trx::table::Handle;
 use lockstep_abi::*;
 use lockstep_node::core::Seqno;
-use lockstep_node::{Delivery, Done, Ordered, Spent, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
+use lockstep_node::{Delivery, Done, Ordered, Spent, ViewInfo as NodeView};
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
@@ -121,19 +121,19 @@ impl Drop for Applier<'_> {
 /// # Safety
 /// `ctx` is the context that the server's callbacks expect.
 pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
-    let cx = &provider.cx;
-    if !provider.receivers.is_open() {
+    let cx = provider.cx();
+    if !provider.is_connected() {
         cx.host.log.error("recv: called while not connected");
         return Status::FATAL;
     }
-    provider.receivers.enter();
+    provider.receiver_enters();
     let mut held = None;
     let mut applier = Applier::new(provider);
     let mut panics = 0;
     let (status, counted) = loop {
         let in_hand = held.take();
         let Some(next) = provider.step("recv", || applier.next(in_hand)) else {
-            if provider.transfer.awaits_state() {
+            if provider.awaits_state() {
                 // The server's main thread waits for the state, for longer than is of use.
                 process_exit::abort();
             }
@@ -168,7 +168,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     unsafe { callback(ctx, &data) };
                 }
                 provider.step("applied", || applier.applied(*job, result));
-                if exit && applier.may_exit() {
+                if exit && provider.receiver_ends_on_request() {
                     break (Status::OK, false);
                 }
             }
@@ -183,23 +183,11 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 });
             }
             Next::View(info, view, in_log, exclusive) => {
-                if info.status == NodeViewStatus::Disconnected {
-                    provider.receivers.final_view_comes();
-                }
-                if in_log
-                    && info.status == NodeViewStatus::Primary
-                    && !provider.local.begin_view(info.gtid.seqno)
-                {
-                    cx.host.log.warn(
-                        "a failed streaming transaction has not ended yet; processing the view \
-                         nevertheless",
-                    );
-                }
+                provider.begin_view(&info, in_log);
                 // SAFETY: as above.
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
                 provider.step("view", || {
-                    provider.local.end_view();
-                    provider.view_delivered(result, &info, in_log);
+                    provider.end_view(result, &info, in_log);
                     drop(exclusive);
                 });
             }
@@ -223,7 +211,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 // SAFETY: null, or allocated with malloc and used by no other thread.
                 unsafe { libc::free(request) };
                 provider.step("state request", || {
-                    provider.transfer.request(cx, result, bytes);
+                    provider.request_state(result, bytes);
                     drop(exclusive);
                 });
             }
@@ -233,9 +221,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 let result =
                     unsafe { (calls.sst_donate)(calls.app.0, ctx, &request, &at, std::ptr::null(), bypass) };
                 provider.step("donate", || {
-                    if result != CbStatus::SUCCESS {
-                        provider.transfer.donation_failed(cx, id);
-                    }
+                    provider.donation_begun(id, result);
                     drop(exclusive);
                 });
             }
@@ -243,22 +229,19 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 // SAFETY: as above.
                 let result = unsafe { (calls.synced)(calls.app.0) };
                 provider.step("synced", || {
-                    if result != CbStatus::SUCCESS {
-                        cx.stop_with("the server could not process its change to Synced", false);
-                    }
-                    provider.receivers.set_synced(true);
+                    provider.synced_delivered(result);
                     drop(exclusive);
                 });
             }
         }
     };
     if counted {
-        if provider.receivers.leave() {
+        if provider.receiver_leaves() {
             // SAFETY: as above.
             unsafe { show_final(provider, ctx) };
-            provider.step("recv", || provider.receivers.close());
+            provider.step("recv", || provider.close_connection());
         }
-        provider.receivers.notify();
+        provider.receiver_has_left();
     }
     status
 }
@@ -269,7 +252,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
 /// # Safety
 /// `ctx` is the context that the server's callbacks expect.
 unsafe fn show_final(provider: &Provider, ctx: *mut c_void) {
-    let cx = &provider.cx;
+    let cx = provider.cx();
     let calls = &cx.host.calls;
     let info = NodeView::disconnected(cx.position());
     let Some(view) = provider.step("final view", || view::buffer(cx, &info)) else { return };
@@ -283,7 +266,7 @@ unsafe fn show_final(provider: &Provider, ctx: *mut c_void) {
 /// # Safety
 /// The arguments are as the API requires.
 pub(crate) unsafe fn replay(provider: &Provider, handle: &WsHandle, ctx: *mut c_void) -> Status {
-    let cx = &provider.cx;
+    let cx = provider.cx();
     // SAFETY: by this function's contract.
     let slot = match provider.step("replay", || unsafe { local::begin_replay(cx, handle) }) {
         None => return Status::FATAL,
@@ -311,7 +294,7 @@ fn buf_of(data: &[u8]) -> Buf {
 
 impl<'a> Applier<'a> {
     fn new(provider: &'a Provider) -> Applier<'a> {
-        Applier { provider, cx: &provider.cx, taken: None, spent: None, count: 0 }
+        Applier { provider, cx: provider.cx(), taken: None, spent: None, count: 0 }
     }
 
     /// The report on the last write-set; each is reported once.
@@ -320,31 +303,19 @@ impl<'a> Applier<'a> {
         Some(Done { seqno, time: at.elapsed(), spent: self.spent.take() })
     }
 
-    /// Whether this thread may end at the server's request. The last one may not.
-    fn may_exit(&self) -> bool {
-        let ok = self.provider.receivers.leave_on_request();
-        match ok {
-            true => self.cx.host.log.info("an applier thread ends on request"),
-            false => self.cx.host.log.warn("the last applier thread may not end"),
-        }
-        ok
-    }
-
     /// Takes the next delivery, or continues with `held`, and prepares the call of the server.
     fn next(&mut self, held: Option<Held<'a>>) -> Next<'a> {
         let (provider, cx) = (self.provider, self.cx);
         let Some(node) = cx.node() else { return Next::Return(Status::FATAL) };
-        if cx.has_failed() && provider.receivers.must_leave() {
-            node.disconnect();
-        }
+        provider.leave_after_failure(node);
         if let Some(Held { delivery, exclusive }) = held {
             return match delivery {
                 Delivery::Ordered(ordered) => self.start(ordered),
                 delivery => exclusive.map_or(Next::Again, |exclusive| self.drained(delivery, exclusive)),
             };
         }
-        let repeats = provider.local.repeat_rollbacks_after();
-        let timeout = repeats.or_else(|| provider.transfer.awaits_state().then_some(CHECK_INTERVAL));
+        let repeats = provider.repeat_rollbacks_after();
+        let timeout = repeats.or_else(|| provider.awaits_state().then_some(CHECK_INTERVAL));
         let delivery = node.next(timeout, self.done());
         let is_exclusive = !matches!(&delivery, None | Some(Delivery::Ordered(_) | Delivery::Closed));
         let exclusive = is_exclusive.then(|| Exclusive(cx));
@@ -353,22 +324,22 @@ impl<'a> Applier<'a> {
             self.count += 1;
         }
         if repeats.is_some() {
-            provider.local.repeat_rollbacks(cx, false);
+            provider.repeat_rollbacks(false);
         }
-        if delivery.is_none() && provider.transfer.awaits_state() && stop::is_wanted() {
+        if delivery.is_none() && provider.awaits_state() && stop::is_wanted() {
             cx.host.log.info("asked to stop while it waits for a state transfer: ending");
             stop::terminate();
         }
         let Some(delivery) = delivery else { return Next::Again };
         cx.counters.recv_queue.sample(node.queued() as i64);
-        provider.injected.here("take");
+        provider.panic_if_injected("take");
         match exclusive {
             Some(exclusive) => self.exclusive(node, delivery, exclusive),
             None => match delivery {
                 Delivery::Ordered(ordered) => self.ordered(ordered),
-                _ if provider.receivers.take_final() => Next::Final,
+                _ if provider.take_final_view() => Next::Final,
                 _ => {
-                    provider.receivers.close();
+                    provider.close_connection();
                     Next::Return(if cx.has_failed() { Status::FATAL } else { Status::OK })
                 }
             },
@@ -411,13 +382,13 @@ impl<'a> Applier<'a> {
     /// The node reports that this member has failed.
     fn member_failed(&self, delivery: Delivery) {
         match delivery {
-            Delivery::StateFailed(text) => self.provider.transfer.fails(self.cx, &text),
+            Delivery::StateFailed(text) => self.provider.transfer_failed(&text),
             Delivery::Inconsistent(text) => self.cx.fail(&text),
             Delivery::Failed(text) => self.cx.stop_with(&text, false),
             _ => {}
         }
         // The server's main thread waits for the state, for longer than is of use.
-        if self.provider.transfer.awaits_state() {
+        if self.provider.awaits_state() {
             process_exit::abort();
         }
     }

@@ -45,7 +45,7 @@ impl<'a> Applier<'a> {
 
     fn final_view_ready(&self, before: Seqno) -> Result<(), Break<'a>> {
         // While the server waits for its state, nothing is applied. After a failure, nothing finishes any more.
-        if self.provider.transfer.awaits_state() {
+        if self.provider.awaits_state() {
             return Ok(());
         }
         let sequence = &self.cx.sequence;
@@ -63,7 +63,7 @@ impl<'a> Applier<'a> {
         let Context { sequence, identity, .. } = self.cx;
         // Stays set until the view may be shown: a view that is overtaken comes here again.
         let first = identity.is_fresh();
-        let applies = !first && !self.provider.transfer.awaits_state();
+        let applies = !first && !self.provider.awaits_state();
         if first {
             sequence.set_position(seqno - 1);
         } else if applies {
