@@ -481,9 +481,10 @@ impl Member {
     }
 
     fn trim_log_step(&mut self) {
-        let presence = |id: &MemberId| match (self.ctx.peers.contains_key(id), self.ctx.peers.gone(id)) {
+        let presence = |id: &MemberId| match (self.ctx.peers.contains_key(id), self.ctx.peers.gone_since(id))
+        {
             (true, _) => Presence::Connected,
-            (false, Some(gone)) => Presence::LostAt(gone.since),
+            (false, Some(since)) => Presence::LostAt(since),
             (false, None) => Presence::NeverSeen,
         };
         let limits = self.log_retention.step(&log_retention::Inputs {
@@ -557,7 +558,7 @@ impl Member {
     pub(crate) fn health_of(&self, id: &MemberId) -> Option<Health> {
         match *id == self.ctx.me.id {
             true => Some(self.health()),
-            false => self.ctx.peers.get(id).and_then(|peer| peer.health),
+            false => self.ctx.peers.health_of(id),
         }
     }
 
@@ -571,7 +572,7 @@ impl Member {
         let for_older = NodeMessage::Health(Health { held_back: false, ..health }).to_bytes();
         for (to, peer) in self.ctx.peers.iter() {
             let payload =
-                if peer.version >= membership::peers::HELD_BACK_SINCE { &payload } else { &for_older };
+                if peer.supports(membership::peers::HELD_BACK_SINCE) { &payload } else { &for_older };
             self.ctx.out.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: vec![payload.clone()] });
         }
     }

@@ -443,7 +443,7 @@ impl Member {
                     .ctx
                     .peers
                     .get(&member.id)
-                    .map(|peer| peer.last_received)
+                    .map(|peer| peer.last_received())
                     .filter(|_| !self.ctx.responds(&member.id)),
             };
             let silent_since = heard.filter(|_| !me && self.ctx.peers.contains_key(&member.id));

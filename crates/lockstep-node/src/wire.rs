@@ -5,7 +5,7 @@ use crate::policy_request::PolicyRequest;
 use bytes::Bytes;
 use lockstep_core::branch::PARENTS_KEPT;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
-use lockstep_core::members::{MemberInfo, Role};
+use lockstep_core::members::{MemberInfo, Role, ViewMember};
 use lockstep_core::policy::Policy;
 use lockstep_core::raft::Durable;
 use lockstep_core::vote::Opinion;
@@ -219,6 +219,16 @@ impl Hello {
             role,
             wants_vote: self.wants_vote,
             arbitrator: self.arbitrator,
+        }
+    }
+
+    /// The member as a view lists it.
+    pub(crate) fn as_view_member(&self) -> ViewMember {
+        ViewMember {
+            id: self.id,
+            view_uuid: self.view_uuid,
+            name: self.name.clone(),
+            incoming: self.incoming.clone(),
         }
     }
 }

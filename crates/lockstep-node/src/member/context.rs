@@ -83,12 +83,7 @@ impl Context {
 
     /// This member, as a view lists it.
     pub(in crate::member) fn own_view_member(&self) -> ViewMember {
-        ViewMember {
-            id: self.me.id,
-            view_uuid: self.me.view_uuid,
-            name: self.me.name.clone(),
-            incoming: self.me.incoming.clone(),
-        }
+        self.me.as_view_member()
     }
 
     pub(crate) fn name_of(&self, id: &MemberId) -> String {
@@ -97,7 +92,7 @@ impl Context {
         }
         match self.raft.membership().get(id) {
             Some(member) => member.name.clone(),
-            None => self.peers.get(id).map_or_else(|| id.to_string(), |p| p.hello.name.clone()),
+            None => self.peers.get(id).map_or_else(|| id.to_string(), |p| p.hello().name.clone()),
         }
     }
 
@@ -106,7 +101,7 @@ impl Context {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
         }
-        Some(self.peers.gone(id).map_or(self.quorum.primary_since().unwrap_or(self.now), |g| g.since))
+        Some(self.peers.gone_since(id).unwrap_or(self.quorum.primary_since().unwrap_or(self.now)))
     }
 
     /// The same for the status, counted from the last message: a stopped process is silent before its connection ends.
@@ -115,7 +110,7 @@ impl Context {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
         }
-        Some(self.peers.gone(id).map_or(0, |gone| gone.last_received))
+        Some(self.peers.last_received_from_gone(id).unwrap_or(0))
     }
 
     /// Whether a peer has not answered for so long that the next view leaves it out, connected or not. While this process
@@ -126,7 +121,7 @@ impl Context {
 
     /// Whether anything arrived from this member of late. Its process may be stopped although its connections are open.
     pub(crate) fn responds(&self, id: &MemberId) -> bool {
-        self.peers.get(id).is_some_and(|peer| !self.too_long_ago(peer.last_received))
+        self.peers.get(id).is_some_and(|peer| !self.too_long_ago(peer.last_received()))
     }
 
     fn too_long_ago(&self, at: Micros) -> bool {

@@ -122,12 +122,12 @@ impl DeferredSyncs {
         else {
             return false;
         };
-        let own_rtt = ctx.peers.get(&leader).and_then(|peer| peer.rtt);
-        let leaders_zone = ctx.peers.get(&leader).map_or(ctx.me.zone, |peer| peer.hello.zone);
+        let own_rtt = ctx.peers.rtt_to(&leader);
+        let leaders_zone = ctx.peers.get(&leader).map_or(ctx.me.zone, |peer| peer.hello().zone);
         let counts = |id: &MemberId| {
             ctx.peers.get(id).is_some_and(|peer| {
-                let zones = [leaders_zone, ctx.me.zone, peer.hello.zone];
-                !is_farther(own_rtt, zones, peer.rtt)
+                let zones = [leaders_zone, ctx.me.zone, peer.hello().zone];
+                !is_farther(own_rtt, zones, peer.rtt())
             })
         };
         let unneeded =

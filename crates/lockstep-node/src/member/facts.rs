@@ -30,10 +30,10 @@ impl Context {
         others
             .map(|member| {
                 let peer = self.peers.get(&member.id);
-                let health = peer.and_then(|peer| peer.health);
+                let health = peer.and_then(Peer::health);
                 Candidate {
                     id: member.id,
-                    view_uuid: peer.map(|peer| peer.hello.view_uuid),
+                    view_uuid: peer.map(|peer| peer.hello().view_uuid),
                     leaving: peer.is_some_and(|peer| peer.leaving()),
                     fit: self.unfit_to_lead(&member.id).is_none(),
                     database: !member.arbitrator,
@@ -69,13 +69,13 @@ impl Context {
     }
 
     pub(in crate::member) fn is_synced(&self, id: &MemberId) -> bool {
-        self.peers.get(id).and_then(|peer| peer.health).is_some_and(|h| h.state == LocalState::Synced)
+        self.peers.get(id).is_some_and(|peer| peer.state() == Some(LocalState::Synced))
     }
 
     /// Whether a member's last health message says that an apply hold keeps entries from its server. Any other fit
     /// member should lead instead.
     pub(in crate::member) fn peer_is_held_back(&self, id: &MemberId) -> bool {
-        self.peers.get(id).and_then(|peer| peer.health).is_some_and(|health| health.held_back)
+        self.peers.get(id).is_some_and(Peer::is_held_back)
     }
 
     /// Whether an apply hold keeps entries from the server of this member, or another one.
@@ -85,28 +85,26 @@ impl Context {
 
     /// Whether a member has the state and is near the end of the log, so that its vote delays nothing.
     pub(in crate::member) fn has_caught_up(&self, id: &MemberId) -> bool {
-        let ready = |p: &Peer| p.health.is_some_and(|h| h.has_state && !h.leaving);
-        self.peers.get(id).is_some_and(ready) && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
+        self.peers.get(id).is_some_and(Peer::is_ready)
+            && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
     }
 
     /// Whether a connected member could confirm that another one continues by its log. This copies nothing, so members
     /// with `gcs.stateless` do it, too.
     pub(in crate::member) fn somebody_may_confirm(&self) -> bool {
-        self.peers
-            .values()
-            .any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.state == LocalState::Synced))
+        self.peers.values().any(|p| !p.hello().arbitrator && p.state() == Some(LocalState::Synced))
     }
 
     /// The round trips that an election needs.
     pub(in crate::member) fn network(&self) -> Network {
         let membership = self.raft.membership();
-        let rtt = |id: MemberId| self.peers.get(&id)?.rtt;
+        let rtt = |id: MemberId| self.peers.rtt_to(&id);
         let own_vote = usize::from(membership.is_voter(&self.me.id));
         Network {
             voters: membership.voters().filter(|id| *id != self.me.id).filter_map(rtt).collect(),
             others_needed: membership.majority().saturating_sub(own_vote),
             leader: self.raft.leader().and_then(rtt),
-            farthest: self.peers.values().filter_map(|peer| peer.rtt).max(),
+            farthest: self.peers.values().filter_map(Peer::rtt).max(),
         }
     }
 }

@@ -92,12 +92,7 @@ impl Barrier {
             }
             let finished = match member.id == ctx.me.id {
                 true => Some(ctx.finished()),
-                false => ctx
-                    .peers
-                    .get(&member.id)
-                    .and_then(|p| p.health)
-                    .filter(|h| h.has_state)
-                    .map(|h| h.finished),
+                false => ctx.peers.health_of(&member.id).filter(|h| h.has_state).map(|h| h.finished),
             };
             match finished.map(|finished| ctx.lag_of(finished)) {
                 Some(lag) if lag > 0 && ctx.member_is_held_back(&member.id) => {}

@@ -52,8 +52,8 @@ impl Commits {
 /// member's own delivery.
 pub(in crate::member) fn at_risk(ctx: &Context, delivered: Seqno) -> u64 {
     let committed = ctx.raft.committed_state();
-    let leader = ctx.raft.leader().and_then(|id| ctx.peers.get(&id));
-    let theirs = leader.and_then(|peer| peer.health).map_or(0, |health| health.delivered);
+    let leader = ctx.raft.leader().and_then(|id| ctx.peers.health_of(&id));
+    let theirs = leader.map_or(0, |health| health.delivered);
     // A leader that is the only voter commits by itself: only entries known to be on another member are safe.
     let elsewhere = ctx.raft.persisted_elsewhere().unwrap_or(committed.seqno);
     let beyond = ctx.raft.seqnos_between(elsewhere, delivered.max(theirs));

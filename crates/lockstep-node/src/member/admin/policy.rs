@@ -73,7 +73,7 @@ impl PolicyRequests {
             request.ask_at = ctx.now + ASK_AGAIN;
             request.asked.get_or_insert(ctx.now);
             let knows = leader == ctx.me.id
-                || ctx.peers.get(&leader).is_some_and(|peer| peer.version >= POLICY_REQUESTS_SINCE);
+                || ctx.peers.get(&leader).is_some_and(|peer| peer.supports(POLICY_REQUESTS_SINCE));
             let message = match knows {
                 true => NodeMessage::PolicyRequest { number: request.number, request: request.request },
                 false => NodeMessage::Policy(request.request.on(&ctx.raft.policy())),

@@ -60,7 +60,7 @@ impl DiskNotes {
 
     /// Appends a note, if it is due.
     pub(in crate::member) fn append(&mut self, ctx: &mut Context) {
-        let all_know = ctx.peers.values().all(|peer| peer.version >= EVIDENCE_SINCE);
+        let all_know = ctx.peers.values().all(|peer| peer.supports(EVIDENCE_SINCE));
         if ctx.now < self.written_at + PERIOD || !all_know || ctx.peers.is_empty() {
             return;
         }

@@ -7,6 +7,7 @@ use crate::member::context::Context;
 use crate::member::delivery::Delivery;
 use crate::member::leadership::NEAR_ENOUGH;
 use crate::member::membership::disk_progress::DiskProgress;
+use crate::member::membership::peers::Peer;
 use lockstep_core::EntryKind;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::{MemberInfo, Membership, Role, View, ViewMember};
@@ -102,14 +103,9 @@ impl LeaderTasks {
         let mut members: Vec<ViewMember> = ctx
             .peers
             .values()
-            .filter(|p| membership.get(&p.hello.id).is_some() && !p.left())
-            .filter(|p| !ctx.silent(&p.hello.id))
-            .map(|p| ViewMember {
-                id: p.hello.id,
-                view_uuid: p.hello.view_uuid,
-                name: p.hello.name.clone(),
-                incoming: p.hello.incoming.clone(),
-            })
+            .filter(|p| membership.get(&p.id()).is_some() && !p.left())
+            .filter(|p| !ctx.silent(&p.id()))
+            .map(|p| p.hello().as_view_member())
             .chain([ctx.own_view_member()])
             .collect();
         if ctx.raft.policy().kind == PolicyKind::All {
@@ -125,7 +121,10 @@ impl LeaderTasks {
         }
         for gone in &current.members {
             let grace = !self.disks.is_stalled(&gone.id)
-                && ctx.peers.gone(&gone.id).is_some_and(|g| ctx.now.saturating_sub(g.since) < VIEW_GRACE)
+                && ctx
+                    .peers
+                    .gone_since(&gone.id)
+                    .is_some_and(|since| ctx.now.saturating_sub(since) < VIEW_GRACE)
                 && membership.get(&gone.id).is_some();
             if grace && !members.iter().any(|m| m.id == gone.id) {
                 members.push(gone.clone());
@@ -158,7 +157,7 @@ impl LeaderTasks {
         let lag_limit = ctx.tuning.lag_limit as i64;
         let mut low = delivery.lowest_seen(ctx.finished()).min(deliverer.seqno());
         for peer in ctx.peers.values() {
-            if let Some(health) = peer.health
+            if let Some(health) = peer.health()
                 && matches!(health.state, LocalState::Synced | LocalState::Joined | LocalState::Donor)
             {
                 low = low.min(health.lowest_seen.max(deliverer.seqno() - lag_limit));
@@ -177,7 +176,7 @@ fn next_membership(ctx: &Context) -> Option<(Membership, String)> {
     let membership = ctx.raft.membership();
     let connected = |id: &MemberId| *id == ctx.me.id || ctx.peers.contains_key(id);
     // The leader itself, too: its address may have changed since its last incarnation.
-    for hello in ctx.peers.values().map(|peer| &peer.hello).chain([&ctx.me]) {
+    for hello in ctx.peers.values().map(Peer::hello).chain([&ctx.me]) {
         match membership.get(&hello.id) {
             None if hello.id == ctx.me.id || ctx.peers.was_removed(hello) => {}
             None => {
@@ -286,7 +285,7 @@ fn demoted_or_removed(membership: &Membership, id: &MemberId, remove: bool) -> M
 /// have been absent for long are demoted for that. One that may be back in a moment keeps its vote, since it may hold the
 /// only other copy of a commit.
 fn departure(ctx: &Context, membership: &Membership) -> Option<(Membership, String)> {
-    let leaver = &ctx.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?.hello;
+    let leaver = ctx.peers.values().find(|p| p.leaving() && membership.is_voter(&p.id()))?.hello();
     if membership.voters().count() == 1 {
         return None;
     }

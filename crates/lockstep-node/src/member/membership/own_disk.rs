@@ -109,7 +109,7 @@ mod tests {
         lab.run(1_500_000);
         assert_eq!(state(&lab, 2), LocalState::Donor);
         assert!(lab.logged("this member's disk has finished no write of the log for 2 s: Desynced"));
-        lab.nodes[0].member.ctx.peers.get(&lab.id(2)).and_then(|peer| peer.health).expect("connected");
+        lab.nodes[0].member.ctx.peers.health_of(&lab.id(2)).expect("connected");
         assert!(write.wait_for(Duration::ZERO).is_none());
         lab.run(4_000_000);
         assert_eq!(state(&lab, 2), LocalState::Error);

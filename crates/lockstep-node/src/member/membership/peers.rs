@@ -1,5 +1,6 @@
 //! Connected peers.
 
+use crate::api::LocalState;
 use crate::member::membership::admission::Admission;
 use crate::member::membership::join_target::JoinTarget;
 use crate::wire::{Health, Hello, Sighting};
@@ -37,21 +38,86 @@ const NOT_LISTED_LOG_INTERVAL: Micros = 60_000_000;
 /// A connected peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) hello: Hello,
-    pub(crate) health: Option<Health>,
+    hello: Hello,
+    health: Option<Health>,
     /// When anything last arrived from it.
-    pub(crate) last_received: Micros,
-    /// The protocol version of the connection, once known.
-    pub(in crate::member) version: u16,
+    last_received: Micros,
+    /// The protocol version of the connection; 0 until known.
+    version: u16,
     /// The shortest of the latest round trips, once measured.
-    pub(in crate::member) rtt: Option<Micros>,
+    rtt: Option<Micros>,
     /// If its process is new: view UUID and incarnation of the process before it.
-    pub(in crate::member) earlier: Option<(ViewUuid, u64)>,
+    earlier: Option<(ViewUuid, u64)>,
     /// The evidence of its disk that it gets in this connection.
-    pub(in crate::member) reports: Reports,
+    reports: Reports,
 }
 
 impl Peer {
+    /// The introduction with which it connected.
+    pub(in crate::member) fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    pub(in crate::member) fn id(&self) -> MemberId {
+        self.hello.id
+    }
+
+    /// Its health, once reported.
+    pub(in crate::member) fn health(&self) -> Option<Health> {
+        self.health
+    }
+
+    /// `wsrep_local_state`, once reported.
+    pub(in crate::member) fn state(&self) -> Option<LocalState> {
+        self.health.map(|health| health.state)
+    }
+
+    /// Whether its database is complete.
+    pub(in crate::member) fn has_state(&self) -> bool {
+        self.health.is_some_and(|health| health.has_state)
+    }
+
+    /// Whether its database is complete, and the peer stays.
+    pub(in crate::member) fn is_ready(&self) -> bool {
+        self.has_state() && !self.leaving()
+    }
+
+    /// Whether an apply hold keeps entries from its server.
+    pub(in crate::member) fn is_held_back(&self) -> bool {
+        self.health.is_some_and(|health| health.held_back)
+    }
+
+    /// When anything last arrived from it.
+    pub(crate) fn last_received(&self) -> Micros {
+        self.last_received
+    }
+
+    /// Whether the connection has this protocol version or a later one. `false` until the version is known.
+    pub(in crate::member) fn supports(&self, version: u16) -> bool {
+        self.version >= version
+    }
+
+    /// The shortest of the latest round trips, once measured.
+    pub(in crate::member) fn rtt(&self) -> Option<Micros> {
+        self.rtt
+    }
+
+    /// If its process is new: view UUID and incarnation of the process before it.
+    pub(in crate::member) fn earlier(&self) -> Option<(ViewUuid, u64)> {
+        self.earlier
+    }
+
+    /// Whether the peer may wait for a flag of the evidence that it did not get before. `flags`: as they are now.
+    pub(in crate::member) fn awaits_evidence(&self, flags: impl FnOnce() -> (bool, bool)) -> bool {
+        let Reports { sightings, flags: sent } = &self.reports;
+        !sightings.is_empty()
+            && match flags() {
+                // A member that waits says that it is leaving; another one may have told it about its log.
+                (_, true) if !sent.1 || self.leaving() => true,
+                (only_two_vote, _) => only_two_vote && !sent.0,
+            }
+    }
+
     /// Whether the peer wants to leave.
     pub(in crate::member) fn leaving(&self) -> bool {
         self.health.is_some_and(|h| h.leaving)
@@ -70,10 +136,10 @@ impl Peer {
 
 /// The evidence of a peer's disk: facts from before its connection.
 #[derive(Debug, Default)]
-pub(in crate::member) struct Reports {
-    pub(in crate::member) sightings: Vec<Sighting>,
+struct Reports {
+    sightings: Vec<Sighting>,
     /// The flags of the last report: only two vote; the others go on without it.
-    pub(in crate::member) flags: (bool, bool),
+    flags: (bool, bool),
 }
 
 /// The last connection of a member.
@@ -95,10 +161,10 @@ impl Introduced {
 
 /// A peer that was connected and is not.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gone {
-    pub(in crate::member) since: Micros,
+struct Gone {
+    since: Micros,
     /// When anything last arrived from it.
-    pub(in crate::member) last_received: Micros,
+    last_received: Micros,
 }
 
 /// An incarnation that an operator removed while it was connected.
@@ -137,9 +203,10 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// Makes a connected peer one that never copies its state.
     #[cfg(test)]
-    pub(in crate::member) fn get_mut(&mut self, id: &MemberId) -> Option<&mut Peer> {
-        self.connected.get_mut(id)
+    pub(in crate::member) fn make_stateless(&mut self, id: &MemberId) {
+        self.connected.get_mut(id).expect("connected").hello.donates = false;
     }
 
     pub(crate) fn get(&self, id: &MemberId) -> Option<&Peer> {
@@ -170,9 +237,14 @@ impl Peers {
         self.connected.is_empty()
     }
 
-    /// A peer that was connected and is not.
-    pub(in crate::member) fn gone(&self, id: &MemberId) -> Option<Gone> {
-        self.gone.get(id).copied()
+    /// Since when a peer that was connected is not.
+    pub(in crate::member) fn gone_since(&self, id: &MemberId) -> Option<Micros> {
+        self.gone.get(id).map(|gone| gone.since)
+    }
+
+    /// When anything last arrived from a peer that was connected and is not.
+    pub(in crate::member) fn last_received_from_gone(&self, id: &MemberId) -> Option<Micros> {
+        self.gone.get(id).map(|gone| gone.last_received)
     }
 
     /// View UUID and incarnation of a member's last connection.
@@ -192,9 +264,22 @@ impl Peers {
         }
     }
 
-    /// The reports to a peer in its connection.
-    pub(in crate::member) fn reports_mut(&mut self, id: &MemberId) -> Option<&mut Reports> {
-        self.connected.get_mut(id).map(|peer| &mut peer.reports)
+    /// Sets the facts of which a peer's connection brings it evidence.
+    pub(in crate::member) fn set_sightings(&mut self, id: &MemberId, sightings: Vec<Sighting>) {
+        if let Some(peer) = self.connected.get_mut(id) {
+            peer.reports.sightings = sightings;
+        }
+    }
+
+    /// The facts to report to a peer now. Keeps the flags of the report: see [`Peer::awaits_evidence`].
+    pub(in crate::member) fn report_sightings(
+        &mut self,
+        id: &MemberId,
+        flags: (bool, bool),
+    ) -> Vec<Sighting> {
+        let Some(peer) = self.connected.get_mut(id) else { return Vec::new() };
+        peer.reports.flags = flags;
+        peer.reports.sightings.clone()
     }
 
     /// A peer's health, once reported.
@@ -518,10 +603,10 @@ mod tests {
         peers.connect(&ctx.raft, 5, hello.clone());
         peers.received(7, &hello.id);
         assert!(peers.disconnect(10, &hello.id, |_| false).is_some());
-        let gone = peers.gone(&hello.id).map(|gone| (gone.since, gone.last_received));
-        assert_eq!(gone, Some((10, 7)));
+        let gone = (peers.gone_since(&hello.id), peers.last_received_from_gone(&hello.id));
+        assert_eq!(gone, (Some(10), Some(7)));
         peers.connect(&ctx.raft, 20, hello.clone());
-        assert!(peers.gone(&hello.id).is_none() && peers.contains_key(&hello.id));
+        assert!(peers.gone_since(&hello.id).is_none() && peers.contains_key(&hello.id));
     }
 
     #[test]

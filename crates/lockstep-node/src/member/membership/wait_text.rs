@@ -122,8 +122,8 @@ fn wait_text(ctx: &Context) -> String {
 
 /// The wait report of a member without a log, connected only to members that do not let it in.
 fn nobody_founded(ctx: &Context) -> String {
-    let names = |of: &[&Peer]| of.iter().map(|p| p.hello.name.as_str()).collect::<Vec<_>>().join(", ");
-    let (known, unknown): (Vec<_>, Vec<_>) = ctx.peers.values().partition(|p| p.hello.last_index > 0);
+    let names = |of: &[&Peer]| of.iter().map(|p| p.hello().name.as_str()).collect::<Vec<_>>().join(", ");
+    let (known, unknown): (Vec<_>, Vec<_>) = ctx.peers.values().partition(|p| p.hello().last_index > 0);
     if known.is_empty() {
         let at = match &ctx.connection {
             ConnectionState::Connecting { args, .. } if args.position.is_defined() => {
@@ -162,7 +162,7 @@ fn back_without_their_logs(ctx: &Context) -> Option<String> {
         m.role.votes()
             && m.id != ctx.me.id
             && !ctx.peers.contains_key(&m.id)
-            && ctx.peers.values().any(|p| same(&p.hello) && membership.get(&p.hello.id).is_none())
+            && ctx.peers.values().any(|p| same(p.hello()) && membership.get(&p.id()).is_none())
     };
     let names: Vec<&str> = membership.members.iter().filter(is_back).map(|m| m.name.as_str()).collect();
     (!names.is_empty()).then(|| names.join(", "))

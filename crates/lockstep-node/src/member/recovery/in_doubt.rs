@@ -33,14 +33,15 @@ pub(in crate::member) struct InDoubt {
 impl InDoubt {
     /// The decision of this member, which is in the committed view, with a position before the statement.
     pub(in crate::member) fn decide(&mut self, now: Micros, raft: &Raft, peers: &Peers) -> InDoubtDecision {
-        if peers.values().any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.has_state)) {
+        if peers.values().any(|p| !p.hello().arbitrator && p.has_state()) {
             return InDoubtDecision::TakeState;
         }
         let (membership, view, me) = (raft.membership(), &raft.committed_state().view, raft.id());
-        let all = membership.members.iter().filter(|m| !m.arbitrator).all(|m| {
-            view.position(&m.id).is_some()
-                && (m.id == me || peers.get(&m.id).is_some_and(|p| p.health.is_some()))
-        });
+        let all = membership
+            .members
+            .iter()
+            .filter(|m| !m.arbitrator)
+            .all(|m| view.position(&m.id).is_some() && (m.id == me || peers.health_of(&m.id).is_some()));
         if !all {
             self.since = None;
             return InDoubtDecision::Wait;
@@ -50,8 +51,7 @@ impl InDoubt {
             return InDoubtDecision::Wait;
         }
         // All members have the same view: the first one goes on, unless it has no data at all.
-        let waits =
-            |id| peers.get(&id).and_then(|p| p.health).is_some_and(|h| h.state == LocalState::Joining);
+        let waits = |id| peers.get(&id).is_some_and(|p| p.state() == Some(LocalState::Joining));
         let first = view.members.iter().find(|m| m.id == me || !waits(m.id));
         if first.is_none_or(|m| m.id != me) { InDoubtDecision::Wait } else { InDoubtDecision::Execute }
     }

@@ -259,9 +259,10 @@ impl Transfers {
             let donor = choice.donor;
             let donates = match donor == ctx.me.id {
                 true => own.state == LocalState::Donor && may_serve(&ctx.me, position),
-                false => ctx.peers.get(&donor).is_some_and(|p| {
-                    may_serve(&p.hello, position) && p.health.is_some_and(|h| h.state == LocalState::Donor)
-                }),
+                false => ctx
+                    .peers
+                    .get(&donor)
+                    .is_some_and(|p| may_serve(p.hello(), position) && p.state() == Some(LocalState::Donor)),
             };
             if donates && !is_held_back_below(ctx, own, &donor, choice.at_least) {
                 return ctx.send(donor, &NodeMessage::Donate { joiner, at_least, position, request });
@@ -459,7 +460,7 @@ fn able_to_serve<'a>(
     joiner: &MemberId,
     at_least: Seqno,
 ) -> Vec<(u8, &'a Hello)> {
-    let zone = ctx.peers.get(joiner).map(|p| p.hello.zone);
+    let zone = ctx.peers.get(joiner).map(|p| p.hello().zone);
     let far = |hello: &Hello| u8::from(Some(hello.zone) != zone);
     // As the last resort, a member under an apply hold that has reached the joiner's starting point.
     let is_far_enough =
@@ -469,7 +470,7 @@ fn able_to_serve<'a>(
         _ => is_far_enough(health).then_some(4),
     };
     let peers = ctx.peers.values().filter(|p| !p.leaving());
-    let ranked = peers.filter_map(|p| Some((rank(&p.hello, p.health.as_ref()?)?, &p.hello)));
+    let ranked = peers.filter_map(|p| Some((rank(p.hello(), &p.health()?)?, p.hello())));
     let myself = own.synced_but_for_hold.then(|| (far(&ctx.me) + 2, &ctx.me));
     ranked.chain(myself).filter(|(_, hello)| hello.id != *joiner && !hello.arbitrator).collect()
 }
@@ -670,7 +671,7 @@ mod tests {
         let (leader, donor) = (0, lab.id(1));
         assert_eq!(lab.nodes[1].member.local_state(), LocalState::Donor);
         let peers = &mut lab.nodes[leader].member.ctx.peers;
-        peers.get_mut(&donor).unwrap().hello.donates = false;
+        peers.make_stateless(&donor);
         ask(&mut lab);
         lab.until("n3 is chosen", 5_000_000, |lab| lab.logged("n3 is to donate state to n4"));
     }

@@ -173,10 +173,10 @@ fn outcome(own: u64, others: &[u64], silent: usize, waited: Micros) -> Option<Op
 fn electorate(ctx: &Context) -> impl Iterator<Item = MemberId> + '_ {
     let counts = move |id: &MemberId| {
         ctx.raft.membership().get(id).is_some()
-            && ctx.peers.get(id).is_some_and(|peer| {
-                let health = peer.health.is_some_and(|h| h.has_state && !h.leaving && !h.held_back);
-                peer.version >= VERDICTS_SINCE && health
-            })
+            && ctx
+                .peers
+                .get(id)
+                .is_some_and(|peer| peer.supports(VERDICTS_SINCE) && peer.is_ready() && !peer.is_held_back())
     };
     ctx.peers.keys().copied().filter(counts)
 }

@@ -13,6 +13,7 @@ use crate::effect::Effect;
 use crate::member::context::Context;
 use crate::member::facts::Standing;
 use crate::member::membership::connection_state::ConnectionState;
+use crate::member::membership::peers::Peer;
 use crate::wire::FRAME_NODE;
 use crate::wire::NodeMessage;
 use lockstep_core::raft::WriteOp;
@@ -357,7 +358,7 @@ impl Votes {
 fn electorate(ctx: &Context, own: Standing, seqno: Seqno) -> Vec<MemberId> {
     let has_state = |id: &MemberId| match *id == ctx.me.id {
         true => matches!(own.state, LocalState::Joined | LocalState::Synced | LocalState::Donor),
-        false => ctx.peers.get(id).and_then(|p| p.health).is_some_and(|h| h.has_state && !h.leaving),
+        false => ctx.peers.get(id).is_some_and(Peer::is_ready),
     };
     let held = |id: &MemberId| match *id == ctx.me.id {
         true => ctx.has_held_server() && ctx.finished() < seqno,

@@ -13,7 +13,7 @@ use crate::member::log_reads::AfterFailure;
 use crate::member::membership::admission::Admission;
 use crate::member::membership::branch::{self, Meeting};
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::membership::peers::{EVIDENCE_SINCE, Peer, RELAYED_SINCE, Reports};
+use crate::member::membership::peers::{EVIDENCE_SINCE, Peer, RELAYED_SINCE};
 use crate::member::membership::reverted_log::Consequence;
 use crate::member::outbox::OwnMessage;
 use crate::member::recovery::transfer::Wanted;
@@ -276,7 +276,7 @@ impl Member {
             // Only a hint: the default name is the host's, and several servers of a host may be in one group. Members
             // are identified by their ids.
             let name = &hello.name;
-            if self.ctx.me.name == *name || self.ctx.peers.values().any(|p| p.hello.name == *name) {
+            if self.ctx.me.name == *name || self.ctx.peers.values().any(|p| p.hello().name == *name) {
                 let text = format!(
                     "another member is named {name}, too: set {}, or {} that name it are ambiguous",
                     self.ctx.terms().name,
@@ -300,7 +300,7 @@ impl Member {
             .members
             .iter()
             .map(|m| m.address.clone())
-            .chain(self.ctx.peers.values().map(|p| p.hello.address.clone()))
+            .chain(self.ctx.peers.values().map(|p| p.hello().address.clone()))
             .chain([self.ctx.me.address.clone()])
             .collect();
         self.ctx.send(id, &NodeMessage::Peers(addresses));
@@ -314,9 +314,9 @@ impl Member {
         let (membership, view) = (self.ctx.raft.membership(), self.ctx.raft.tail_state().view.clone());
         let keep = |id: &MemberId| membership.get(id).is_some() || view.position(id).is_some();
         if let Some(peer) = self.ctx.peers.disconnect(self.ctx.now, &id, keep) {
-            self.ctx.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
+            self.ctx.log(Level::Info, format!("connection to {} lost: {why}", peer.hello().name));
             if peer.leaving() && membership.is_voter(&id) && self.ctx.cut_off() {
-                let (name, absent) = (&peer.hello.name, self.ctx.absent_voters());
+                let (name, absent) = (&peer.hello().name, self.ctx.absent_voters());
                 let text = format!(
                     "{name} was stopped and keeps its vote; writes wait until enough of these members are back: \
                      {absent}"
@@ -335,11 +335,11 @@ impl Member {
         let tail = self.ctx.raft.tail_state();
         let own = (tail.history, tail.log_id);
         let others = self.ctx.peers.values().filter(|peer| {
-            let log = (peer.hello.history, peer.hello.log_id);
+            let log = (peer.hello().history, peer.hello().log_id);
             // The peer may lead this member to a branch of its present log.
-            log != own && !peer.hello.parents.contains(&own)
+            log != own && !peer.hello().parents.contains(&own)
         });
-        let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
+        let ids: Vec<MemberId> = others.map(Peer::id).collect();
         self.ctx.out.extend(ids.into_iter().map(Effect::Drop));
     }
 
@@ -358,14 +358,12 @@ impl Member {
     /// that the peer acts on: the peer must judge it before it votes or acknowledges.
     fn report_evidence(&mut self, id: MemberId) {
         let ctx = &mut self.ctx;
-        if let Some((view_uuid, incarnation)) = ctx.peers.get(&id).and_then(|peer| peer.earlier) {
+        if let Some((view_uuid, incarnation)) = ctx.peers.get(&id).and_then(Peer::earlier) {
             let sighting = Sighting { view_uuid, incarnation, durable: ctx.raft.witnessed(&id) };
             ctx.peers.set_earlier_sighting(&id, sighting);
         }
         let sightings = [ctx.peers.earlier_sighting(&id), self.roster.disk_notes.of(&id)];
-        if let Some(reports) = ctx.peers.reports_mut(&id) {
-            reports.sightings = sightings.into_iter().flatten().collect();
-        }
+        ctx.peers.set_sightings(&id, sightings.into_iter().flatten().collect());
         self.send_evidence(id);
     }
 
@@ -373,10 +371,8 @@ impl Member {
     fn send_evidence(&mut self, id: MemberId) {
         let flags = self.evidence_flags(&id);
         let reporter = self.ctx.raft.durable();
-        let Some(reports) = self.ctx.peers.reports_mut(&id) else { return };
-        reports.flags = flags;
         let (only_two_vote, goes_on) = flags;
-        for sighting in reports.sightings.clone() {
+        for sighting in self.ctx.peers.report_sightings(&id, flags) {
             let evidence = Evidence { sighting, reporter, only_two_vote, goes_on };
             self.ctx.send(id, &NodeMessage::Evidence(evidence));
         }
@@ -395,16 +391,8 @@ impl Member {
             return;
         }
         self.roster.evidence_due = self.ctx.now + EVIDENCE_PERIOD;
-        let due = |peer: &&Peer| {
-            let Reports { sightings, flags } = &peer.reports;
-            !sightings.is_empty()
-                && match self.evidence_flags(&peer.hello.id) {
-                    // A member that waits says that it is leaving; another one may have told it about its log.
-                    (_, true) if !flags.1 || peer.leaving() => true,
-                    (only_two_vote, _) => only_two_vote && !flags.0,
-                }
-        };
-        let ids: Vec<MemberId> = self.ctx.peers.values().filter(due).map(|peer| peer.hello.id).collect();
+        let due = |peer: &&Peer| peer.awaits_evidence(|| self.evidence_flags(&peer.id()));
+        let ids: Vec<MemberId> = self.ctx.peers.values().filter(due).map(Peer::id).collect();
         ids.into_iter().for_each(|id| self.send_evidence(id));
     }
 
@@ -464,7 +452,9 @@ impl Member {
     pub(crate) fn compresses_to(&self, id: &MemberId) -> bool {
         match self.ctx.tuning.compress {
             Compress::Off => false,
-            Compress::Zone => self.ctx.peers.get(id).is_some_and(|peer| peer.hello.zone != self.ctx.me.zone),
+            Compress::Zone => {
+                self.ctx.peers.get(id).is_some_and(|peer| peer.hello().zone != self.ctx.me.zone)
+            }
             Compress::All => true,
         }
     }

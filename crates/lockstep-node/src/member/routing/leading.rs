@@ -47,11 +47,7 @@ impl Member {
             || self.is_commanded()
             || self.admin.barrier.is_active()
             || self.recovery.transfers.is_donating()
-            || self
-                .ctx
-                .peers
-                .iter()
-                .any(|(id, peer)| peer.leaving() || comes(id, peer.health.map(|health| health.state)))
+            || self.ctx.peers.iter().any(|(id, peer)| peer.leaving() || comes(id, peer.state()))
     }
 
     /// A leader's task: decides whether leadership moves, and carries that out. Returns whether this member hands over
@@ -71,7 +67,7 @@ impl Member {
                 .ctx
                 .peers
                 .values()
-                .all(|peer| peer.version >= REJECTED_WRITES_SINCE || peer.hello.arbitrator),
+                .all(|peer| peer.supports(REJECTED_WRITES_SINCE) || peer.hello().arbitrator),
         };
         match self.leadership.decide(&facts) {
             None => false,
@@ -166,7 +162,7 @@ impl Member {
     pub(in crate::member) fn follow_leader(&mut self) {
         let leader = self.ctx.raft.leader();
         let peer = leader.and_then(|id| self.ctx.peers.get(&id));
-        let peer = peer.map(|peer| (peer.hello.view_uuid, peer.version >= REJECTED_WRITES_SINCE));
+        let peer = peer.map(|peer| (peer.hello().view_uuid, peer.supports(REJECTED_WRITES_SINCE)));
         if self.leadership.follow(self.ctx.now, &self.ctx.raft, peer)
             && let Some(leader) = leader
         {
