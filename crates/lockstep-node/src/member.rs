@@ -40,16 +40,13 @@ use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
 use admin::commits::Commits;
 use context::Context;
 use delivery::deliverer::{Deliverer, Limits};
-use delivery::finished::Finished;
 use facts::Standing;
 use lockstep_core::raft::{LogEnd, Output, Raft};
 use lockstep_core::{Entry, EntryKind, MemberId, Seqno};
 use log_retention::Presence;
 pub(crate) use membership::connection_state::ConnectionState;
-use membership::peers::Peers;
-use membership::quorum::Quorum;
+use membership::peers::{HELD_BACK_SINCE, Peer};
 use membership::reverted_log::RevertedLog;
-use outbox::Outbox;
 use recovery::Recovery;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -113,28 +110,10 @@ impl Member {
         let apply_holds = delivery::apply_hold::ApplyHolds::new(tuning.apply_order);
         let deliverer = Deliverer::with(raft.failpoints());
         let delivery = delivery::Delivery { deliverer, apply_holds, ..delivery::Delivery::default() };
-        let mut quorum = Quorum::default();
-        quorum.note_seen(now);
         let reverted_log = RevertedLog::new(&raft, (me.view_uuid, me.incarnation));
         let former_end = raft.former_end();
-        let ctx = Context {
-            raft,
-            front_end: if me.arbitrator { FrontEnd::Nothing } else { FrontEnd::Database },
-            me,
-            tuning,
-            cluster: String::new(),
-            peers: Peers::default(),
-            connection: ConnectionState::Idle,
-            quorum,
-            now,
-            resumed_at: now,
-            simulated_boot: None,
-            wall: 0,
-            finished: Finished::new(finished),
-            out: Outbox::default(),
-        };
         Member {
-            ctx,
+            ctx: Context::new(raft, me, tuning, finished, now),
             roster: membership::Roster { reverted_log, ..membership::Roster::default() },
             recovery,
             delivery,
@@ -163,11 +142,7 @@ impl Member {
 
     /// Sets the time, before the inputs of a round.
     pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
-        let stall = now.saturating_sub(self.ctx.now);
-        self.ctx.now = now.max(self.ctx.now);
-        if stall >= self.ctx.raft.election_timeout() {
-            self.ctx.resumed_at = self.ctx.now;
-        }
+        let stall = self.ctx.begin_round(now, wall);
         if stall > STALL && self.ctx.connection.is_connected() {
             let text = format!(
                 "this process stalled for {:.1} s (stopped, or without a processor): other members may have taken it \
@@ -176,10 +151,7 @@ impl Member {
             );
             self.ctx.log(Level::Warn, text);
         }
-        self.ctx.wall = wall;
-        self.ctx.finished.begin_round();
-        self.ctx.raft.set_wall_clock(wall);
-        self.leadership.contact(self.ctx.now, self.ctx.raft.leader(), self.ctx.me.id);
+        self.leadership.contact(self.ctx.now, self.ctx.raft.leader(), self.ctx.me().id);
     }
 
     /// When the next round is due without new inputs.
@@ -220,7 +192,7 @@ impl Member {
         self.inform_raft();
         self.append_control_entries();
         if self.confirms() {
-            let simulated = self.ctx.simulated_boot;
+            let simulated = self.ctx.simulated_boot();
             let clock = || simulated.unwrap_or_else(since_boot);
             self.delivery.confirmations.ask(&mut self.ctx.raft, self.ctx.now, clock);
         }
@@ -232,7 +204,7 @@ impl Member {
 
     /// Whether the front end must know since when its state is the present one.
     fn confirms(&self) -> bool {
-        self.ctx.front_end == FrontEnd::Device && self.ctx.connection.is_primary()
+        self.ctx.front_end() == FrontEnd::Device && self.ctx.connection.is_primary()
     }
 
     /// Tells Raft what has changed here: time, pieces of large write-sets, the database's progress.
@@ -315,7 +287,7 @@ impl Member {
             self.ctx.log(Level::Info, text);
         }
         self.trim_log_step();
-        self.ctx.out.extend(self.log_reads.take_due(self.ctx.now).map(Effect::Read));
+        self.ctx.emit_all(self.log_reads.take_due(self.ctx.now).map(Effect::Read));
     }
 
     fn forced_bootstrap_step(&mut self) {
@@ -325,7 +297,7 @@ impl Member {
         }
         let ids: Vec<MemberId> = self.ctx.peers.keys().copied().collect();
         for id in ids {
-            self.ctx.out.push(Effect::Drop(id));
+            self.ctx.emit(Effect::Drop(id));
             self.peer_down(id, "this member begins a new branch");
         }
         self.roster.branches.start(&mut self.ctx);
@@ -335,7 +307,7 @@ impl Member {
     fn majority_step(&mut self) {
         let Context { connection, raft, .. } = &self.ctx;
         if connection.is_connected() && (raft.leader().is_some() || !self.ctx.cut_off()) {
-            self.ctx.quorum.note_seen(self.ctx.now);
+            self.ctx.note_majority_seen();
         }
     }
 
@@ -359,7 +331,7 @@ impl Member {
 
     /// Whether delivery stops at the commit index even under a weak policy: this member donates or leaves, or has no database.
     fn delivers_committed_only(&self) -> bool {
-        self.ctx.front_end.takes_committed_only()
+        self.ctx.front_end().takes_committed_only()
             || self.recovery.transfers.is_donating()
             || self.roster.leave.has_begun()
     }
@@ -382,7 +354,7 @@ impl Member {
         let mut renamed = false;
         for output in outputs {
             match output {
-                Output::Send { to, message } => self.ctx.out.send_raft(to, &message),
+                Output::Send { to, message } => self.ctx.send_raft(to, &message),
                 Output::Write(op) => {
                     self.compare_clocks(&op.entries);
                     self.delivery.pace.written(&self.ctx, &op);
@@ -399,11 +371,11 @@ impl Member {
                     last_write = op.ticket;
                     renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
                     let may_defer = !self.has_causal_reads() && self.deferred_syncs.may_defer(&self.ctx, &op);
-                    self.ctx.out.push(Effect::Write { op, may_defer });
+                    self.ctx.emit(Effect::Write { op, may_defer });
                 }
                 Output::Fetch { to, from, max_bytes } => {
                     let whom = ReadFor::Peer(to);
-                    self.ctx.out.push(Effect::Read(ReadRequest { whom, from, max_bytes }));
+                    self.ctx.emit(Effect::Read(ReadRequest { whom, from, max_bytes }));
                 }
                 Output::Commit { index: _, deliverable, early, policy_index } => {
                     self.delivery.deliverer.set_limits(Limits { deliverable, early, policy_index });
@@ -415,7 +387,7 @@ impl Member {
                 Output::ReadFailed { context } => self.read_ready(context, None),
                 Output::Membership(membership) => {
                     for member in &membership.members {
-                        if member.id != self.ctx.me.id && !self.ctx.peers.contains_key(&member.id) {
+                        if member.id != self.ctx.me().id && !self.ctx.peers.contains_key(&member.id) {
                             self.ctx.dial(member.address.clone());
                         }
                     }
@@ -427,7 +399,7 @@ impl Member {
         }
         if let Some(kept) = diverged {
             self.lost_after = self.lost_after.min(kept);
-            if self.ctx.front_end.is_database() {
+            if self.ctx.front_end().is_database() {
                 self.needs_state(DIVERGED);
                 self.recovery.ending.diverged(self.ctx.now, last_write, DIVERGED);
             } else {
@@ -460,7 +432,7 @@ impl Member {
             self.ctx.connection.is_primary(),
         );
         let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
-        self.ctx.out.extend(answers);
+        self.ctx.emit_all(answers);
     }
 
     /// How many transactions are not ordered yet, as far as this member knows.
@@ -472,12 +444,12 @@ impl Member {
     /// Wakes the threads whose submissions have been ordered, in commit order. This comes last in a round: each thread
     /// finds its commit order position reached.
     pub(crate) fn wake(&mut self) {
-        self.ctx.out.wake();
+        self.ctx.wake();
     }
 
     /// Effects and deliveries since the last call.
     pub(crate) fn take(&mut self, effects: &mut Vec<Effect>, deliveries: &mut Vec<Delivery>) {
-        self.ctx.out.take(effects, deliveries);
+        self.ctx.take_outputs(effects, deliveries);
     }
 
     fn trim_log_step(&mut self) {
@@ -489,16 +461,16 @@ impl Member {
         };
         let limits = self.log_retention.step(&log_retention::Inputs {
             now: self.ctx.now,
-            wall: self.ctx.wall,
+            wall: self.ctx.wall(),
             raft: &self.ctx.raft,
-            finished: self.ctx.finished.get(),
+            finished: self.ctx.finished(),
             next_index: self.delivery.deliverer.next_index(),
-            keep: self.ctx.tuning.log_keep.as_micros() as Micros,
-            keep_bytes: self.ctx.tuning.log_bytes,
-            max_bytes: self.ctx.tuning.log_max_bytes,
+            keep: self.ctx.tuning().log_keep.as_micros() as Micros,
+            keep_bytes: self.ctx.tuning().log_bytes,
+            max_bytes: self.ctx.tuning().log_max_bytes,
             presence: &presence,
         });
-        self.ctx.out.extend(limits.map(Effect::TrimLog));
+        self.ctx.emit_all(limits.map(Effect::TrimLog));
     }
 
     /// This member's own state, as its components see it.
@@ -556,7 +528,7 @@ impl Member {
 
     /// A member's health: as last received, or this member's own.
     pub(crate) fn health_of(&self, id: &MemberId) -> Option<Health> {
-        match *id == self.ctx.me.id {
+        match *id == self.ctx.me().id {
             true => Some(self.health()),
             false => self.ctx.peers.health_of(id),
         }
@@ -570,11 +542,12 @@ impl Member {
         self.adapt_timing();
         let payload = NodeMessage::Health(health).to_bytes();
         let for_older = NodeMessage::Health(Health { held_back: false, ..health }).to_bytes();
-        for (to, peer) in self.ctx.peers.iter() {
-            let payload =
-                if peer.supports(membership::peers::HELD_BACK_SINCE) { &payload } else { &for_older };
-            self.ctx.out.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: vec![payload.clone()] });
-        }
+        let send = |(to, peer): (&MemberId, &Peer)| {
+            let payload = if peer.supports(HELD_BACK_SINCE) { &payload } else { &for_older };
+            Effect::Send { to: *to, kind: FRAME_NODE, payload: vec![payload.clone()] }
+        };
+        let sends: Vec<Effect> = self.ctx.peers.iter().map(send).collect();
+        self.ctx.emit_all(sends);
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
@@ -585,7 +558,7 @@ impl Member {
     }
 
     pub(crate) fn wall(&self) -> Micros {
-        self.ctx.wall
+        self.ctx.wall()
     }
 
     /// Threads that were given a later seqno have lost their transaction.

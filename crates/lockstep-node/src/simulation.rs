@@ -317,7 +317,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// As [`SimulatedNode::begin_round`], with the time since boot.
     pub fn begin_round_at(&mut self, now: Micros, wall: Micros, boot: Duration) {
-        self.member.ctx.simulated_boot = Some(boot);
+        self.member.ctx.simulate_boot(boot);
         self.member.at(now, wall);
     }
 
@@ -424,12 +424,12 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// Its id in the log.
     pub fn id(&self) -> MemberId {
-        self.member.ctx.me.id
+        self.member.ctx.me().id
     }
 
     /// Its identity towards servers.
     pub fn view_uuid(&self) -> ViewUuid {
-        self.member.ctx.me.view_uuid
+        self.member.ctx.me().view_uuid
     }
 
     /// The log is told how far it is committed.

@@ -314,7 +314,7 @@ impl Member {
         let mut status = Status {
             time: seconds(self.wall()),
             cluster: ClusterStatus {
-                name: self.ctx.cluster.clone(),
+                name: self.ctx.cluster().to_owned(),
                 uuid: committed.history.to_string(),
                 policy: kind.name().into(),
                 acks,
@@ -334,8 +334,8 @@ impl Member {
                 protocol: around.protocol,
             },
             own: OwnStatus {
-                name: self.ctx.me.name.clone(),
-                id: self.ctx.me.id.to_string(),
+                name: self.ctx.me().name.clone(),
+                id: self.ctx.me().id.to_string(),
                 state: state_comment(self.local_state()).into(),
                 state_number: self.local_state() as u8,
                 state_seconds: seconds(self.ctx.now.saturating_sub(around.state_since)),
@@ -357,8 +357,8 @@ impl Member {
                 received_compressed_bytes: self.unpacked.packed,
                 relayed_bytes: self.ctx.raft.relayed_bytes(),
                 apply_held: self.is_held_indefinitely(),
-                apply_kept: self.ctx.tuning.apply_kept.clone(),
-                apply_delay_seconds: self.ctx.tuning.apply_hold.delay.as_secs_f64(),
+                apply_kept: self.ctx.tuning().apply_kept.clone(),
+                apply_delay_seconds: self.ctx.tuning().apply_hold.delay.as_secs_f64(),
                 pace_limit: paced.is_limited().then_some(paced.limit),
                 pace_for: paced.because_of.iter().map(|id| self.ctx.name_of(id)).collect(),
                 paced_seconds: seconds(paced.total),
@@ -383,8 +383,8 @@ impl Member {
                 seqno: committed.seqno,
                 left_out: self.ctx.raft.left_out().collect(),
                 bytes: around.log_bytes,
-                keep_bytes: self.ctx.tuning.log_bytes,
-                max_bytes: self.ctx.tuning.log_max_bytes,
+                keep_bytes: self.ctx.tuning().log_bytes,
+                max_bytes: self.ctx.tuning().log_max_bytes,
                 segments: self.ctx.raft.segment_bases().count(),
                 certification_window: self.delivery.deliverer.window(),
             },
@@ -430,12 +430,12 @@ impl Member {
     pub(crate) fn members_status(&self) -> Vec<MemberStatus> {
         let membership = self.ctx.raft.membership();
         let leader = self.ctx.raft.leader();
-        let leads = leader == Some(self.ctx.me.id);
+        let leads = leader == Some(self.ctx.me().id);
         let relays: BTreeMap<MemberId, MemberId> =
             self.ctx.raft.progress().into_iter().filter_map(|peer| Some((peer.id, peer.via?))).collect();
         let mut members = Vec::with_capacity(membership.members.len());
         for member in &membership.members {
-            let me = member.id == self.ctx.me.id;
+            let me = member.id == self.ctx.me().id;
             // The leader uses replies to its messages; all members also exchange their health.
             let heard = match leads {
                 true => self.ctx.raft.last_answer(&member.id).filter(|_| self.ctx.silent(&member.id)),
@@ -496,7 +496,7 @@ impl Member {
                 held_back: health.is_some_and(|h| h.held_back),
                 zone: member.zone,
                 // The log says where it was, until a leader has put that right.
-                address: if me { self.ctx.me.address.clone() } else { member.address.clone() },
+                address: if me { self.ctx.me().address.clone() } else { member.address.clone() },
                 gone_seconds: silent_since
                     .or_else(|| self.ctx.unseen_since(&member.id))
                     .map(|since| seconds(self.ctx.now.saturating_sub(since))),

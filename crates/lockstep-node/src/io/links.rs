@@ -235,7 +235,7 @@ impl Links {
         };
         if let Some(old) = self.by_member.get(&hello.id).cloned() {
             // The one dialed by the smaller id stays; of two dialed by the same side, the newer.
-            let wanted_outgoing = engine.ctx.me.id < hello.id;
+            let wanted_outgoing = engine.ctx.me().id < hello.id;
             let newer = replaces || old.incarnation < link.incarnation || old.view_uuid != link.view_uuid;
             let keep_new = newer || old.outgoing == link.outgoing || link.outgoing == wanted_outgoing;
             if !keep_new {

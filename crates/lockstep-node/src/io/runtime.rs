@@ -304,7 +304,7 @@ impl Runtime {
     fn peer_up(&mut self, conn: ConnId, hello: PeerHello) {
         let ask = self.allow.is_asked(hello.dialed.as_deref())
             && self.engine.ctx.connection.is_connected()
-            && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.ctx.me.id);
+            && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.ctx.me().id);
         if !ask {
             return self.arrived(conn, &hello);
         }
@@ -328,7 +328,7 @@ impl Runtime {
         }
         let ip = ip_of(hello);
         let who = Hello::from_bytes(hello.blob.clone()).map_or_else(|_| "a peer".into(), |h| h.name);
-        let Refusal { reason, to_peer, to_log } = refusal(answer, ip, &self.engine.ctx.me.name, &who);
+        let Refusal { reason, to_peer, to_log } = refusal(answer, ip, &self.engine.ctx.me().name, &who);
         self.reactor.reject(conn, reason, &to_peer);
         if self.allow.is_news(self.engine.ctx.now, ip) {
             self.say(Level::Warn, &to_log);

@@ -12,40 +12,204 @@ use crate::member::outbox::{Outbox, OwnMessage};
 use crate::terms::Terms;
 use crate::wire::{Hello, NodeMessage, OperatorMessage};
 use lockstep_core::members::ViewMember;
+use lockstep_core::message::Message;
 use lockstep_core::raft::Raft;
-use lockstep_core::{MemberId, Micros, Seqno};
+use lockstep_core::{MemberId, Micros, Seqno, ViewUuid};
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::thread::Thread;
 use std::time::Duration;
 
 /// See the module's documentation.
+///
+/// `raft`, `peers`, `connection` and `now` are open: components are called with `&mut` of one of them and values of the
+/// others.
 pub(crate) struct Context {
     pub(crate) raft: Raft,
-    /// This member's introduction.
-    pub(crate) me: Hello,
-    pub(crate) front_end: FrontEnd,
-    pub(crate) tuning: Tuning,
-    /// The cluster's name.
-    pub(crate) cluster: String,
     pub(crate) peers: Peers,
     pub(crate) connection: ConnectionState,
-    /// When the majority was seen.
-    pub(in crate::member) quorum: Quorum,
     /// The monotonic clock at the beginning of the round.
     pub(crate) now: Micros,
+    /// This member's introduction.
+    me: Hello,
+    front_end: FrontEnd,
+    tuning: Tuning,
+    /// The cluster's name.
+    cluster: String,
+    /// When the majority was seen.
+    quorum: Quorum,
     /// When this process ran again after its last stall of an election timeout or longer; at first, when it began.
-    pub(crate) resumed_at: Micros,
+    resumed_at: Micros,
     /// In the simulator: the time since boot, with suspensions.
-    pub(crate) simulated_boot: Option<Duration>,
+    simulated_boot: Option<Duration>,
     /// The wall clock at the beginning of the round.
-    pub(in crate::member) wall: Micros,
+    wall: Micros,
     /// The seqno that the front end's server has finished.
-    pub(in crate::member) finished: Finished,
-    pub(in crate::member) out: Outbox,
+    finished: Finished,
+    out: Outbox,
 }
 
 impl Context {
+    /// The context of a process that begins at `now`, with a database or as an arbitrator.
+    pub(in crate::member) fn new(
+        raft: Raft,
+        me: Hello,
+        tuning: Tuning,
+        finished: Arc<AtomicI64>,
+        now: Micros,
+    ) -> Context {
+        let mut quorum = Quorum::default();
+        quorum.note_seen(now);
+        Context {
+            raft,
+            peers: Peers::default(),
+            connection: ConnectionState::Idle,
+            now,
+            front_end: if me.arbitrator { FrontEnd::Nothing } else { FrontEnd::Database },
+            me,
+            tuning,
+            cluster: String::new(),
+            quorum,
+            resumed_at: now,
+            simulated_boot: None,
+            wall: 0,
+            finished: Finished::new(finished),
+            out: Outbox::default(),
+        }
+    }
+
+    /// A round begins: sets the clocks, of which the monotonic one never goes back. Returns the time since the last
+    /// round.
+    pub(in crate::member) fn begin_round(&mut self, now: Micros, wall: Micros) -> Micros {
+        let stall = now.saturating_sub(self.now);
+        self.now = now.max(self.now);
+        if stall >= self.raft.election_timeout() {
+            self.resumed_at = self.now;
+        }
+        self.wall = wall;
+        self.finished.begin_round();
+        self.raft.set_wall_clock(wall);
+        stall
+    }
+
+    /// The wall clock at the beginning of the round.
+    pub(in crate::member) fn wall(&self) -> Micros {
+        self.wall
+    }
+
+    /// Sets the time since boot, with suspensions.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn simulate_boot(&mut self, boot: Duration) {
+        self.simulated_boot = Some(boot);
+    }
+
+    /// In the simulator: the time since boot, with suspensions.
+    pub(in crate::member) fn simulated_boot(&self) -> Option<Duration> {
+        self.simulated_boot
+    }
+
+    /// A connect begins: this member gets the incarnation after its last one, and a new identity in views.
+    pub(in crate::member) fn begin_incarnation(&mut self, cluster: &str, view_uuid: ViewUuid) {
+        cluster.clone_into(&mut self.cluster);
+        self.me.view_uuid = view_uuid;
+        self.raft.set_view_member(self.me.as_view_member());
+        self.me.incarnation += 1;
+        self.raft.renew(self.me.incarnation);
+    }
+
+    /// This member's introduction.
+    #[inline]
+    pub(crate) fn me(&self) -> &Hello {
+        &self.me
+    }
+
+    #[cfg(test)]
+    pub(in crate::member) fn me_mut(&mut self) -> &mut Hello {
+        &mut self.me
+    }
+
+    /// The cluster's name; empty before the first connect.
+    pub(crate) fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// The taker of this member's deliveries, if it is no database. The introduction says so, too.
+    pub(in crate::member) fn set_front_end(&mut self, front_end: FrontEnd) {
+        self.front_end = front_end;
+        self.me.device = front_end == FrontEnd::Device;
+    }
+
+    #[inline]
+    pub(in crate::member) fn front_end(&self) -> FrontEnd {
+        self.front_end
+    }
+
+    /// Sets the options that may change while the member runs, and those of Raft with them.
+    pub(in crate::member) fn set_tuning(&mut self, tuning: Tuning) {
+        self.raft.set_relaying(tuning.relay);
+        self.raft.set_disk_timeout(tuning.disk_timeout.as_micros() as Micros);
+        self.tuning = tuning;
+    }
+
+    /// The options that may change while the member runs.
+    #[inline]
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// This member has become Primary.
+    pub(in crate::member) fn became_primary(&mut self) {
+        self.quorum.became_primary(self.now);
+    }
+
+    /// There is a majority.
+    pub(in crate::member) fn majority_present(&mut self) {
+        self.quorum.present();
+    }
+
+    /// There is no majority. Returns since when.
+    pub(in crate::member) fn majority_missing(&mut self) -> Micros {
+        self.quorum.missing(self.now)
+    }
+
+    /// Since when there is no majority, if there is none.
+    pub(in crate::member) fn majority_lost_since(&self) -> Option<Micros> {
+        self.quorum.lost_since()
+    }
+
+    /// A leader of the own log is known, or a majority of its voters is connected; or a connect begins.
+    pub(in crate::member) fn note_majority_seen(&mut self) {
+        self.quorum.note_seen(self.now);
+    }
+
+    /// How long ago the own log's members were last seen to be alive.
+    pub(in crate::member) fn majority_unseen_for(&self) -> Micros {
+        self.quorum.unseen_for(self.now)
+    }
+
+    /// This member has stopped leading because these disks hang, for so long.
+    pub(in crate::member) fn stepped_down_for(&mut self, disks: Vec<(MemberId, Micros)>) {
+        self.quorum.disks_hang(disks);
+    }
+
+    /// The disks for which this member stopped leading, and how long they had completed no write.
+    pub(in crate::member) fn hung_disks(&self) -> &[(MemberId, Micros)] {
+        self.quorum.hung_disks()
+    }
+
     /// The seqno that the front end's server has finished.
     pub(crate) fn finished(&self) -> Seqno {
         self.finished.get()
+    }
+
+    /// The same when the round began: results up to it had been reported before this round's inputs.
+    pub(in crate::member) fn finished_at_round(&self) -> Seqno {
+        self.finished.at_round()
+    }
+
+    /// Everything up to `seqno` counts as finished: there is no server, or its data include it.
+    pub(in crate::member) fn raise_finished(&self, seqno: Seqno) {
+        self.finished.raise(seqno);
     }
 
     /// The words of messages for this member's operator.
@@ -56,6 +220,49 @@ impl Context {
     /// Writes a line to the error log.
     pub(in crate::member) fn log(&mut self, level: Level, text: impl Into<String>) {
         self.out.log(level, text);
+    }
+
+    /// Adds an effect. Effects are carried out in the order of their addition.
+    #[inline]
+    pub(in crate::member) fn emit(&mut self, effect: Effect) {
+        self.out.push(effect);
+    }
+
+    /// Adds effects, as [`Context::emit`].
+    #[inline]
+    pub(in crate::member) fn emit_all(&mut self, effects: impl IntoIterator<Item = Effect>) {
+        self.out.extend(effects);
+    }
+
+    /// The thread is woken at the end of the round: see [`Context::wake`].
+    #[inline]
+    pub(in crate::member) fn wake_later(&mut self, thread: Option<Thread>) {
+        self.out.wake_later(thread);
+    }
+
+    /// Wakes the threads whose submissions have been ordered, in commit order.
+    pub(in crate::member) fn wake(&mut self) {
+        self.out.wake();
+    }
+
+    /// Moves the effects and deliveries since the last call to the caller's lists.
+    pub(in crate::member) fn take_outputs(
+        &mut self,
+        effects: &mut Vec<Effect>,
+        deliveries: &mut Vec<Delivery>,
+    ) {
+        self.out.take(effects, deliveries);
+    }
+
+    /// The next message of this member to itself.
+    pub(in crate::member) fn take_own(&mut self) -> Option<OwnMessage> {
+        self.out.take_own()
+    }
+
+    /// Sends a message of Raft to a peer.
+    #[inline]
+    pub(in crate::member) fn send_raft(&mut self, to: MemberId, message: &Message) {
+        self.out.send_raft(to, message);
     }
 
     /// Hands a delivery to the front end.

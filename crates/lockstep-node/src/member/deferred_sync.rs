@@ -114,7 +114,7 @@ fn no_commit_needs(
 impl DeferredSyncs {
     /// Whether the sync of `op` may be deferred. If so, it counts as deferred.
     pub(super) fn may_defer(&mut self, ctx: &Context, op: &WriteOp) -> bool {
-        if ctx.front_end.is_prompt() {
+        if ctx.front_end().is_prompt() {
             return false;
         }
         let Some(leader) =
@@ -123,15 +123,15 @@ impl DeferredSyncs {
             return false;
         };
         let own_rtt = ctx.peers.rtt_to(&leader);
-        let leaders_zone = ctx.peers.get(&leader).map_or(ctx.me.zone, |peer| peer.hello().zone);
+        let leaders_zone = ctx.peers.get(&leader).map_or(ctx.me().zone, |peer| peer.hello().zone);
         let counts = |id: &MemberId| {
             ctx.peers.get(id).is_some_and(|peer| {
-                let zones = [leaders_zone, ctx.me.zone, peer.hello().zone];
+                let zones = [leaders_zone, ctx.me().zone, peer.hello().zone];
                 !is_farther(own_rtt, zones, peer.rtt())
             })
         };
         let unneeded =
-            no_commit_needs(op, ctx.me.id, leader, &ctx.raft.membership(), ctx.raft.policy(), counts);
+            no_commit_needs(op, ctx.me().id, leader, &ctx.raft.membership(), ctx.raft.policy(), counts);
         if unneeded {
             self.begin(ctx.now, op);
         }

@@ -38,7 +38,7 @@ fn submit(lab: &mut Lab, at: usize) -> Receiver<Notice> {
     let payload = builder.finish(&Meta {
         flags: flags::TRX_START | flags::TRX_END | flags::PA_UNSAFE,
         last_seen: member.delivery.deliverer.delivered(),
-        source: member.ctx.me.view_uuid,
+        source: member.ctx.me().view_uuid,
         epoch: 0,
         conn: 1,
         trx: 1,
@@ -147,7 +147,7 @@ fn given_up_copy_is_not_taken_for_an_empty_one() {
 fn given_up_copy_founds_no_group() {
     let mut lab = Lab::empty();
     lab.add(&Tuning::default(), |hello| hello.device = true);
-    let me = lab.nodes[0].member.ctx.me.clone();
+    let me = lab.nodes[0].member.ctx.me().clone();
     let mut member = Member::new(leaderless(), me, Tuning::default(), Arc::new(AtomicI64::new(100)), 0);
     member.set_front_end(FrontEnd::Device);
     let args = ConnectArgs { bootstrap: true, needs_state: true, ..args_at(Gtid::UNDEFINED) };
@@ -175,7 +175,7 @@ fn empty_copy_does_not_begin_in_a_log_founded_on_data() {
 fn copy_with_a_position_founds_no_new_group() {
     let mut lab = Lab::empty();
     lab.add(&Tuning::default(), |hello| hello.device = true);
-    let me = lab.nodes[0].member.ctx.me.clone();
+    let me = lab.nodes[0].member.ctx.me().clone();
     let mut member = Member::new(leaderless(), me, Tuning::default(), Arc::new(AtomicI64::new(100)), 0);
     member.set_front_end(FrontEnd::Device);
     let position = Gtid { uuid: Uuid([5; 16]), seqno: 100 };
@@ -192,7 +192,7 @@ fn member_with_a_database_is_refused_and_an_arbitrator_is_not() {
     let lab = lab(1);
     let member = &lab.nodes[0].member;
     let other =
-        Hello { id: Uuid([9; 16]), view_uuid: Uuid([8; 16]), name: "db1".into(), ..member.ctx.me.clone() };
+        Hello { id: Uuid([9; 16]), view_uuid: Uuid([8; 16]), name: "db1".into(), ..member.ctx.me().clone() };
     assert_eq!(member.admit(&other), Admission::Welcome);
     let database = Hello { device: false, ..other.clone() };
     let refused = member.admit(&database);

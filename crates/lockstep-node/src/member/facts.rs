@@ -26,7 +26,7 @@ impl Context {
     /// The other voters, as possible leaders.
     pub(in crate::member) fn candidates(&self) -> Vec<Candidate> {
         let membership = self.raft.membership();
-        let others = membership.members.iter().filter(|m| m.role.votes() && m.id != self.me.id);
+        let others = membership.members.iter().filter(|m| m.role.votes() && m.id != self.me().id);
         others
             .map(|member| {
                 let peer = self.peers.get(&member.id);
@@ -80,7 +80,7 @@ impl Context {
 
     /// Whether an apply hold keeps entries from the server of this member, or another one.
     pub(in crate::member) fn member_is_held_back(&self, id: &MemberId) -> bool {
-        if *id == self.me.id { self.is_held_back() } else { self.peer_is_held_back(id) }
+        if *id == self.me().id { self.is_held_back() } else { self.peer_is_held_back(id) }
     }
 
     /// Whether a member has the state and is near the end of the log, so that its vote delays nothing.
@@ -99,9 +99,9 @@ impl Context {
     pub(in crate::member) fn network(&self) -> Network {
         let membership = self.raft.membership();
         let rtt = |id: MemberId| self.peers.rtt_to(&id);
-        let own_vote = usize::from(membership.is_voter(&self.me.id));
+        let own_vote = usize::from(membership.is_voter(&self.me().id));
         Network {
-            voters: membership.voters().filter(|id| *id != self.me.id).filter_map(rtt).collect(),
+            voters: membership.voters().filter(|id| *id != self.me().id).filter_map(rtt).collect(),
             others_needed: membership.majority().saturating_sub(own_vote),
             leader: self.raft.leader().and_then(rtt),
             farthest: self.peers.values().filter_map(Peer::rtt).max(),

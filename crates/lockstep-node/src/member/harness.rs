@@ -161,7 +161,7 @@ pub(super) fn context() -> Context {
     let mut lab = Lab::new(1, &Tuning::default());
     lab.until("it leads", 5_000_000, |lab| lab.nodes[0].member.ctx.connection.is_primary());
     let mut ctx = lab.nodes.remove(0).member.ctx;
-    ctx.out.take(&mut Vec::new(), &mut Vec::new());
+    ctx.take_outputs(&mut Vec::new(), &mut Vec::new());
     ctx
 }
 
@@ -257,11 +257,11 @@ impl Lab {
         let raft = Raft::new(setup.config(), None, self.now);
         let mut member = Member::new(raft, me, tuning.clone(), finished.clone(), self.now);
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
-        if !member.ctx.me.arbitrator {
+        if !member.ctx.me().arbitrator {
             member.set_commit_barrier(Some(commits.clone()));
         }
         // A copy with data founds no group, so a test founds its log by another front end.
-        if member.ctx.me.device && !position.is_defined() {
+        if member.ctx.me().device && !position.is_defined() {
             member.set_front_end(FrontEnd::Device);
         }
         member.at(self.now, WALL + self.now);
@@ -428,7 +428,7 @@ impl Lab {
     }
 
     pub(super) fn id(&self, at: usize) -> MemberId {
-        self.nodes[at].member.ctx.me.id
+        self.nodes[at].member.ctx.me().id
     }
 
     pub(super) fn index_of(&self, id: &MemberId) -> usize {
@@ -481,7 +481,7 @@ impl Lab {
         let payload = builder.finish(&Meta {
             flags,
             last_seen,
-            source: member.ctx.me.view_uuid,
+            source: member.ctx.me().view_uuid,
             epoch: 0,
             conn: 1,
             trx: 1,

@@ -109,17 +109,17 @@ mod tests {
     #[test]
     fn message_to_own_id_stays_inside() {
         let mut ctx = context();
-        let (own, other) = (ctx.me.id, Uuid([9; 16]));
+        let (own, other) = (ctx.me().id, Uuid([9; 16]));
         ctx.send(own, &NodeMessage::AskOpinion { seqno: 1 });
         ctx.send_operator(own, OperatorMessage::OpenBarrier { id: 2 });
         ctx.send(other, &NodeMessage::AskOpinion { seqno: 3 });
         let mut effects = Vec::new();
-        ctx.out.take(&mut effects, &mut Vec::new());
+        ctx.take_outputs(&mut effects, &mut Vec::new());
         assert!(matches!(effects[..], [Effect::Send { to, .. }] if to == other));
-        let first = ctx.out.take_own();
+        let first = ctx.take_own();
         assert!(matches!(first, Some(OwnMessage::Node(NodeMessage::AskOpinion { seqno: 1 }))));
-        let second = ctx.out.take_own();
+        let second = ctx.take_own();
         assert!(matches!(second, Some(OwnMessage::Operator(OperatorMessage::OpenBarrier { id: 2 }))));
-        assert!(ctx.out.take_own().is_none());
+        assert!(ctx.take_own().is_none());
     }
 }

@@ -49,8 +49,8 @@ fn relays(lab: &Lab) -> Vec<Option<String>> {
 fn all_have_all(lab: &mut Lab) {
     let last = lab.nodes[0].member.ctx.raft.last_index();
     for node in &lab.nodes {
-        assert_eq!(node.member.ctx.raft.persisted(), last, "{}", node.member.ctx.me.name);
-        assert_eq!(node.member.ctx.raft.commit(), last, "{}", node.member.ctx.me.name);
+        assert_eq!(node.member.ctx.raft.persisted(), last, "{}", node.member.ctx.me().name);
+        assert_eq!(node.member.ctx.raft.commit(), last, "{}", node.member.ctx.me().name);
     }
 }
 

@@ -90,7 +90,7 @@ impl Barrier {
             if membership.get(&member.id).is_some_and(|m| m.arbitrator) {
                 continue;
             }
-            let finished = match member.id == ctx.me.id {
+            let finished = match member.id == ctx.me().id {
                 true => Some(ctx.finished()),
                 false => ctx.peers.health_of(&member.id).filter(|h| h.has_state).map(|h| h.finished),
             };
@@ -116,7 +116,7 @@ impl Barrier {
             return refuse(ctx, token, &format!("all members are {HELD_BACK}"));
         }
         self.ids += 1;
-        let id = ctx.me.incarnation ^ self.ids;
+        let id = ctx.me().incarnation ^ self.ids;
         let ids: Vec<MemberId> = members.keys().copied().collect();
         self.running = Some(RunningBarrier {
             token,
@@ -219,7 +219,7 @@ impl Barrier {
     pub(in crate::member) fn own_wait_step(&mut self, ctx: &mut Context) {
         if let Some(own_wait) = &self.own_wait {
             let (by, id) = (own_wait.by, own_wait.id);
-            let here = by == ctx.me.id || ctx.peers.contains_key(&by);
+            let here = by == ctx.me().id || ctx.peers.contains_key(&by);
             if ctx.now >= own_wait.deadline || !here || !ctx.connection.is_primary() {
                 self.own_wait = None;
                 if let Some(hold) = &self.commits {
@@ -347,7 +347,7 @@ fn refuse(ctx: &mut Context, token: u64, text: &str) {
 fn answer(ctx: &mut Context, token: u64, ok: bool, text: &str, began: Micros, held: Option<HeldAnswer>) {
     let seconds = ctx.now.saturating_sub(began) as f64 / 1e6;
     let answer = Answer { ok, text: text.into(), seconds, held };
-    ctx.out.push(Effect::Answer { token, answer });
+    ctx.emit(Effect::Answer { token, answer });
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl Commits {
             self.no += 1;
         } else {
             self.yes += 1;
-            self.waited += ctx.wall.saturating_sub(entry.time);
+            self.waited += ctx.wall().saturating_sub(entry.time);
         }
     }
 
@@ -85,7 +85,7 @@ mod tests {
     /// A transaction appended this long ago.
     fn entry(ctx: &Context, age: u64) -> Entry {
         let (kind, proposal) = (EntryKind::WriteSet, ProposalId::default());
-        let header = EntryHeader { index: 9, term: 1, kind, seqno: 9, proposal, time: ctx.wall - age };
+        let header = EntryHeader { index: 9, term: 1, kind, seqno: 9, proposal, time: ctx.wall() - age };
         Entry::new(header, b"")
     }
 

@@ -186,7 +186,7 @@ impl Operator {
     fn finish_command(&mut self, ctx: &mut Context, at: usize, ok: bool, text: String) {
         let PendingCommand { token, began, .. } = self.commands.remove(at);
         let seconds = ctx.now.saturating_sub(began) as f64 / 1e6;
-        ctx.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+        ctx.emit(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
     /// Advances the tasks of this member as the leader.
@@ -203,7 +203,7 @@ impl Operator {
             self.cut_off_since = None;
             return;
         }
-        let leader = ctx.raft.leader().filter(|id| *id == ctx.me.id || ctx.peers.contains_key(id));
+        let leader = ctx.raft.leader().filter(|id| *id == ctx.me().id || ctx.peers.contains_key(id));
         // Without a majority there will be no leader soon; but connections may just be being renewed.
         let no_leader_soon = self.long_cut_off(ctx) && leader.is_none();
         let mut at = 0;
@@ -253,7 +253,7 @@ impl Operator {
         let removed: Vec<MemberId> = ctx.peers.removed().filter(is_out).collect();
         for id in removed {
             self.leave_ordered = Some(ctx.now);
-            ctx.out.send_raft(id, &notice);
+            ctx.send_raft(id, &notice);
             let text = format!(
                 "an operator has removed this member from the cluster: it refuses everything until its {} is started \
                  again, and then joins as a new one",
@@ -270,7 +270,7 @@ impl Operator {
             return false;
         }
         let since = *self.cut_off_since.get_or_insert(ctx.now);
-        let since = ctx.quorum.lost_since().map_or(since, |no_quorum| no_quorum.min(since));
+        let since = ctx.majority_lost_since().map_or(since, |no_quorum| no_quorum.min(since));
         ctx.now.saturating_sub(since) > LINKS_BREAK
     }
 
@@ -312,7 +312,7 @@ impl Operator {
     ) -> Result<Work, Step> {
         let successor = find_member(ctx, to, false)?;
         let MemberInfo { id, name, .. } = successor;
-        if id == ctx.me.id {
+        if id == ctx.me().id {
             others.leadership.keep();
             let but = proxies_avoid(ctx, others.own, &id);
             return Err(Step::Done(format!("{name} leads already, in term {}{but}", ctx.raft.term())));
@@ -394,7 +394,7 @@ fn find_member(ctx: &Context, name: &str, absent: bool) -> Result<MemberInfo, St
     let membership = ctx.raft.membership();
     let all: Vec<&MemberInfo> =
         membership.members.iter().filter(|m| m.name == name || m.id.to_string() == name).collect();
-    let gone = |m: &&MemberInfo| m.id != ctx.me.id && !ctx.peers.contains_key(&m.id);
+    let gone = |m: &&MemberInfo| m.id != ctx.me().id && !ctx.peers.contains_key(&m.id);
     match all[..] {
         [] => {
             let mut names: Vec<&str> = membership.members.iter().map(|m| m.name.as_str()).collect();
@@ -424,14 +424,14 @@ fn find_member(ctx: &Context, name: &str, absent: bool) -> Result<MemberInfo, St
 fn plan_removal(ctx: &mut Context, name: &str, force: bool) -> Result<Work, Step> {
     let member = find_member(ctx, name, true)?;
     let (id, name) = (member.id, member.name.clone());
-    if id == ctx.me.id {
+    if id == ctx.me().id {
         return Err(Step::Failed(format!(
             "{name} leads: let another member lead first (`lockstep switchover --to NAME`)"
         )));
     }
     let membership = ctx.raft.membership();
     let rest = membership.without(&id);
-    let present = rest.voters().filter(|v| *v == ctx.me.id || ctx.peers.contains_key(v)).count();
+    let present = rest.voters().filter(|v| *v == ctx.me().id || ctx.peers.contains_key(v)).count();
     if present < rest.majority() {
         return Err(Step::Failed(format!(
             "without {name} {present} of {} voters would be connected, and {} are needed: remove those that are \
@@ -476,7 +476,7 @@ fn plan_promotion(ctx: &mut Context, name: &str) -> Result<Work, Step> {
 /// A warning if proxies send nothing to the member. A Desynced member may lead on purpose, but clients then find no
 /// writable server.
 fn proxies_avoid(ctx: &Context, own: Standing, id: &MemberId) -> String {
-    let state = match *id == ctx.me.id {
+    let state = match *id == ctx.me().id {
         true => Some(own.state),
         false => ctx.peers.health_of(id).map(|health| health.state),
     };
@@ -564,7 +564,7 @@ fn switchover_step(
             let but = proxies_avoid(ctx, others.own, &to);
             return Step::Done(format!("{name} leads in term {term}{listed}{streams}{writers}{but}"));
         }
-        Some(leader) if leader != ctx.me.id => {
+        Some(leader) if leader != ctx.me().id => {
             let other = ctx.name_of(&leader);
             return Step::Failed(format!("{other} has become the leader meanwhile, in term {term}"));
         }
@@ -583,10 +583,10 @@ fn switchover_step(
     if let Some(why) = why {
         if view.is_some() {
             // The leader is first in the view.
-            let members = others.tasks.view_members(ctx, ctx.me.id);
+            let members = others.tasks.view_members(ctx, ctx.me().id);
             append_view(ctx, members);
         }
-        return Step::Failed(format!("{name} {why}: {} stays the leader", ctx.me.name));
+        return Step::Failed(format!("{name} {why}: {} stays the leader", ctx.me().name));
     }
     if ctx.raft.matched(&to) + NEAR_ENOUGH < ctx.raft.last_index() {
         return Step::Wait;

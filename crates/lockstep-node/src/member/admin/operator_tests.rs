@@ -90,7 +90,7 @@ fn switchover_wait_for_streams_is_bounded() {
     lab.run(500_000);
     let member = &lab.nodes[2].member;
     assert!(
-        !member.delivery.deliverer.has_streams_of(&member.ctx.me.view_uuid),
+        !member.delivery.deliverer.has_streams_of(&member.ctx.me().view_uuid),
         "its origin does not take them for open, either"
     );
 }
@@ -509,7 +509,7 @@ fn switchover_to_member_under_apply_hold_is_refused() {
 
 /// The ids of the commands that this member, which leads, has asked itself to execute.
 fn asked(ctx: &mut Context) -> Vec<u64> {
-    let messages = std::iter::from_fn(|| ctx.out.take_own());
+    let messages = std::iter::from_fn(|| ctx.take_own());
     let ids = messages.filter_map(|message| match message {
         OwnMessage::Operator(OperatorMessage::Ask { id, .. }) => Some(id),
         _ => None,
@@ -519,7 +519,7 @@ fn asked(ctx: &mut Context) -> Vec<u64> {
 
 fn answers(ctx: &mut Context) -> Vec<(u64, Answer)> {
     let mut effects = Vec::new();
-    ctx.out.take(&mut effects, &mut Vec::new());
+    ctx.take_outputs(&mut effects, &mut Vec::new());
     let answers = effects.into_iter().filter_map(|effect| match effect {
         Effect::Answer { token, answer } => Some((token, answer)),
         _ => None,
@@ -530,7 +530,7 @@ fn answers(ctx: &mut Context) -> Vec<(u64, Answer)> {
 #[test]
 fn leader_is_asked_once_unless_it_sends_command_on() {
     let (mut ctx, mut operator) = (context(), Operator::default());
-    let leader = ctx.me.id;
+    let leader = ctx.me().id;
     operator.take(ctx.now, 5, remove("n2", false));
     operator.commands_step(&mut ctx);
     operator.commands_step(&mut ctx);
@@ -544,7 +544,7 @@ fn leader_is_asked_once_unless_it_sends_command_on() {
 #[test]
 fn answer_counts_only_from_asked_leader() {
     let (mut ctx, mut operator) = (context(), Operator::default());
-    let (leader, stranger) = (ctx.me.id, Uuid([9; 16]));
+    let (leader, stranger) = (ctx.me().id, Uuid([9; 16]));
     operator.take(ctx.now, 5, remove("n2", false));
     operator.on_answer(&mut ctx, leader, 5, (true, false), "not asked yet".into());
     operator.commands_step(&mut ctx);

@@ -56,7 +56,7 @@ impl PolicyRequests {
     pub(in crate::member) fn step(&mut self, ctx: &mut Context) {
         if self.is_met(ctx) {
             (self.pending, self.unresolved) = (None, false);
-            return ctx.out.push(Effect::PolicyChanged(Ok(())));
+            return ctx.emit(Effect::PolicyChanged(Ok(())));
         }
         let Some(request) = &mut self.pending else { return };
         if ctx.now >= request.until {
@@ -65,14 +65,14 @@ impl PolicyRequests {
                  majority. It may still take effect";
             // The client that made the request has been referred to the error log.
             ctx.log(Level::Warn, text);
-            return ctx.out.push(Effect::PolicyChanged(Err(text.into())));
+            return ctx.emit(Effect::PolicyChanged(Err(text.into())));
         }
         if ctx.now >= request.ask_at
             && let Some(leader) = ctx.raft.leader()
         {
             request.ask_at = ctx.now + ASK_AGAIN;
             request.asked.get_or_insert(ctx.now);
-            let knows = leader == ctx.me.id
+            let knows = leader == ctx.me().id
                 || ctx.peers.get(&leader).is_some_and(|peer| peer.supports(POLICY_REQUESTS_SINCE));
             let message = match knows {
                 true => NodeMessage::PolicyRequest { number: request.number, request: request.request },
@@ -115,17 +115,17 @@ impl PolicyRequests {
         let unresolved = std::mem::take(&mut self.unresolved);
         let unsure = unresolved || pending.is_some();
         if !unsure && is_in_force(ctx, &new) {
-            return ctx.out.push(Effect::PolicyChanged(Ok(())));
+            return ctx.emit(Effect::PolicyChanged(Ok(())));
         }
         if !ctx.connection.is_primary() {
             // If the new request fails, so does the pending one that it was to replace.
             self.unresolved = unsure;
             let text = "there is no primary component: a change of policy needs a majority";
-            return ctx.out.push(Effect::PolicyChanged(Err(text.into())));
+            return ctx.emit(Effect::PolicyChanged(Err(text.into())));
         }
         // Settings of the pending request are kept in the new one.
         let request = pending.map_or(new, |on_policy_request| on_policy_request.request.and(&new));
-        let (number, until, examined) = (ctx.wall, ctx.now + TIMEOUT, ctx.raft.commit());
+        let (number, until, examined) = (ctx.wall(), ctx.now + TIMEOUT, ctx.raft.commit());
         let pending =
             PendingPolicyRequest { request, number, ask_at: ctx.now, until, asked: None, examined, unsure };
         (self.pending, self.unresolved) = (Some(pending), unresolved);

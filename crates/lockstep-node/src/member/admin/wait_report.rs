@@ -96,7 +96,7 @@ impl PolicyReports {
         let policy = ctx.raft.committed_state().policy;
         let before = self.reported_policy.replace(policy);
         if before != Some(policy) {
-            ctx.out.push(Effect::PolicyNow(policy));
+            ctx.emit(Effect::PolicyNow(policy));
         }
         match before {
             Some(before) if before == policy => {}
@@ -113,7 +113,7 @@ impl PolicyReports {
                     format!("commit.policy is {} from now on{}", policy.name(), only_writer(ctx, policy));
                 ctx.log(Level::Info, text);
             }
-            None if policy != ctx.tuning.policy => {
+            None if policy != ctx.tuning().policy => {
                 let text = format!(
                     "the cluster's commit.policy is {}{}: this member's own settings of commit.* and async.* count \
                      only when it founds a cluster",
@@ -152,7 +152,7 @@ impl PolicyReports {
             text.to_owned()
         };
         let event = serde_json::json!({ "event": "semisync", "fallen_back": fallen_back, "msg": text });
-        ctx.out.push(Effect::Event(event.to_string()));
+        ctx.emit(Effect::Event(event.to_string()));
     }
 
     fn may_log_fallback(&self, ctx: &Context) -> bool {
@@ -318,7 +318,7 @@ fn still_acknowledging(ctx: &Context) -> String {
     let Some(late) = ctx.raft.fallback_index() else { return String::new() };
     let missing: Vec<MemberId> = ctx.raft.unacknowledged_by(late).map(|member| member.id).collect();
     let members = &ctx.raft.membership().members;
-    let others = members.iter().filter(|m| m.id != ctx.me.id && !missing.contains(&m.id));
+    let others = members.iter().filter(|m| m.id != ctx.me().id && !missing.contains(&m.id));
     let mut names: Vec<&str> = others.map(|member| member.name.as_str()).collect();
     names.sort_unstable();
     match names.len() {
@@ -345,7 +345,7 @@ pub(in crate::member) fn disk_wait_report(ctx: &Context) -> Option<String> {
         let time = ctx.raft.disk_of_stands_still_for(&member.id);
         let why = match ctx.peers.contains_key(&member.id) {
             _ if time >= SHOW_DISK_AFTER => format!("no write finished for {} s", time / 1_000_000),
-            false if member.id != ctx.me.id => "not connected".into(),
+            false if member.id != ctx.me().id => "not connected".into(),
             _ => format!("zone {}", member.zone),
         };
         format!("{} ({why})", member.name)
@@ -356,7 +356,7 @@ pub(in crate::member) fn disk_wait_report(ctx: &Context) -> Option<String> {
 
 /// The names of the other members that have not acknowledged this entry.
 fn names_of_others(ctx: &Context, index: Index, with_zones: bool) -> Vec<String> {
-    let others = ctx.raft.unacknowledged_by(index).filter(|member| member.id != ctx.me.id);
+    let others = ctx.raft.unacknowledged_by(index).filter(|member| member.id != ctx.me().id);
     let name = |member: &MemberInfo| match with_zones {
         true => format!("{} (zone {})", member.name, member.zone),
         false => member.name.clone(),
@@ -391,7 +391,7 @@ pub(in crate::member) fn unacknowledged(ctx: &Context, submissions: &Submissions
         }
         (true, _) => {}
         (false, _) if at_risk_limit => {
-            let what = if ctx.front_end == FrontEnd::Device { "members" } else { "servers" };
+            let what = if ctx.front_end() == FrontEnd::Device { "members" } else { "servers" };
             facts.push(format!("Not on the disks of: {names}. Check those {what}"))
         }
         (false, _) => facts.push(format!("Not from: {names}. Start the missing members")),
@@ -408,8 +408,8 @@ pub(in crate::member) fn unacknowledged(ctx: &Context, submissions: &Submissions
 fn satisfiable_settings(ctx: &Context, without: &[MemberId]) -> Option<String> {
     let policy = ctx.raft.policy();
     let members = &ctx.raft.membership().members;
-    let others: Vec<_> = members.iter().filter(|m| m.id != ctx.me.id && !without.contains(&m.id)).collect();
-    let zone = members.iter().find(|m| m.id == ctx.me.id).map(|m| m.zone);
+    let others: Vec<_> = members.iter().filter(|m| m.id != ctx.me().id && !without.contains(&m.id)).collect();
+    let zone = members.iter().find(|m| m.id == ctx.me().id).map(|m| m.zone);
     let mut zones: Vec<u8> = others.iter().map(|m| m.zone).filter(|z| Some(*z) != zone).collect();
     zones.sort_unstable();
     zones.dedup();

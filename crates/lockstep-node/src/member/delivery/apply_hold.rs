@@ -129,15 +129,15 @@ impl ApplyHolds {
 
     /// Whether the hold lasts until an option is changed; `apply.delay` alone ends by itself.
     pub(in crate::member) fn is_indefinite(&self, ctx: &Context, delivered: Seqno) -> bool {
-        ctx.tuning.apply_hold.paused
+        ctx.tuning().apply_hold.paused
             || matches!(self.held, Some((Reason::Until, _)))
             || ctx.connection.is_primary() && matches!(would_hold(ctx, delivered), Some(Reason::Until))
     }
 
     /// Takes over changed options.
     pub(in crate::member) fn adopt_options(&mut self, ctx: &mut Context, delivered: Seqno) {
-        if self.order != ctx.tuning.apply_order {
-            self.order = ctx.tuning.apply_order;
+        if self.order != ctx.tuning().apply_order {
+            self.order = ctx.tuning().apply_order;
             ctx.log(Level::Info, format!("apply.order is {} from now on", self.order.name()));
             self.floor = delivered;
             self.last.clear();
@@ -221,10 +221,10 @@ impl ApplyHolds {
                 Level::Info,
                 format!(
                     "apply.delay: the server gets entries when they are {} s old",
-                    ctx.tuning.apply_hold.delay.as_secs_f64()
+                    ctx.tuning().apply_hold.delay.as_secs_f64()
                 ),
             ),
-            Some(Reason::Until) => match ctx.tuning.apply_hold.until {
+            Some(Reason::Until) => match ctx.tuning().apply_hold.until {
                 Some(Until::Gtid(gtid)) if gtid.uuid != ctx.raft.tail_state().history => (
                     Level::Warn,
                     format!(
@@ -255,14 +255,16 @@ impl ApplyHolds {
     /// When the hold ends. If that is past, delivery waits for something else: the majority, or room in the queue.
     pub(in crate::member) fn ends_at(&self, ctx: &Context) -> Option<Micros> {
         match self.held {
-            Some((Reason::Delay(due), _)) if due > ctx.wall => Some(ctx.now.saturating_add(due - ctx.wall)),
+            Some((Reason::Delay(due), _)) if due > ctx.wall() => {
+                Some(ctx.now.saturating_add(due - ctx.wall()))
+            }
             _ => None,
         }
     }
 
     /// Records the size of the log, which grows without bound under a hold.
     pub(in crate::member) fn note_log_size(&mut self, ctx: &mut Context, bytes: u64) {
-        let limit = ctx.tuning.log_max_bytes;
+        let limit = ctx.tuning().log_max_bytes;
         let last_logged = self.growth_logged.is_some_and(|at| ctx.now < at + GROWTH_LOG_INTERVAL);
         if bytes <= limit || last_logged || !self.is_holding() {
             return;
@@ -281,18 +283,18 @@ impl ApplyHolds {
     /// How many seconds ago the first held entry was appended.
     pub(crate) fn age_of_held_entry(&self, ctx: &Context) -> Option<f64> {
         let appended = self.held?.1;
-        Some(ctx.wall.saturating_sub(appended) as f64 / 1e6)
+        Some(ctx.wall().saturating_sub(appended) as f64 / 1e6)
     }
 }
 
 /// Why an entry appended now would be held, if so.
 fn would_hold(ctx: &Context, delivered: Seqno) -> Option<Reason> {
-    hold_reason(ctx, delivered + 1, ctx.wall)
+    hold_reason(ctx, delivered + 1, ctx.wall())
 }
 
 /// Why an entry with this seqno and append time is held, if so.
 fn hold_reason(ctx: &Context, seqno: Seqno, time: Micros) -> Option<Reason> {
-    let apply_hold = ctx.tuning.apply_hold;
+    let apply_hold = ctx.tuning().apply_hold;
     let behind = match apply_hold.until {
         None => false,
         Some(Until::Seqno(end)) => seqno > end,
@@ -305,15 +307,15 @@ fn hold_reason(ctx: &Context, seqno: Seqno, time: Micros) -> Option<Reason> {
     } else if behind {
         Some(Reason::Until)
     } else {
-        (!apply_hold.delay.is_zero() && due > ctx.wall).then_some(Reason::Delay(due))
+        (!apply_hold.delay.is_zero() && due > ctx.wall()).then_some(Reason::Delay(due))
     }
 }
 
 /// Whether the time of `apply.until` passed so recently that entries from before it may still arrive.
 fn may_still_arrive(ctx: &Context) -> bool {
-    let wall = ctx.wall;
-    matches!(ctx.tuning.apply_hold.until, Some(Until::Time(end)) if wall > end && wall <= end.saturating_add(ARRIVAL_DELAY))
-        && !ctx.tuning.apply_hold.paused
+    let wall = ctx.wall();
+    matches!(ctx.tuning().apply_hold.until, Some(Until::Time(end)) if wall > end && wall <= end.saturating_add(ARRIVAL_DELAY))
+        && !ctx.tuning().apply_hold.paused
 }
 
 #[cfg(test)]

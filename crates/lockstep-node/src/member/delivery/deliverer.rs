@@ -436,13 +436,13 @@ impl Deliverer {
     /// The leader chose the snapshot so that its own log has the trim marks that certification needs ([`reaches`]).
     /// They follow the snapshot, in entries that come later.
     fn on_cut_off(&mut self, ctx: &mut Context) -> Result<(), String> {
-        if ctx.front_end != FrontEnd::Nothing {
+        if ctx.front_end() != FrontEnd::Nothing {
             return Err("this member was so far behind that the others' logs begin after what it has".into());
         }
         let bases: Vec<StateSnapshot> = ctx.raft.segment_bases().cloned().collect();
         let committed = ctx.raft.committed_state();
         // Also before the run: the leader's trim marks wait for the finished seqno.
-        ctx.finished.raise(committed.seqno);
+        ctx.raise_finished(committed.seqno);
         match self.start(&bases, committed, committed.seqno) {
             Ok(()) => self.announce = true,
             // The run of the replaced log has ended in any case.
@@ -500,7 +500,7 @@ impl Deliverer {
                             run.fetched.clear();
                             let whom = ReadFor::Deliverer;
                             let request = ReadRequest { whom, from: next, max_bytes: READ_BYTES };
-                            ctx.out.push(Effect::Read(request));
+                            ctx.emit(Effect::Read(request));
                         }
                         break;
                     }
@@ -519,7 +519,7 @@ impl Deliverer {
             bytes += entry.size();
             self.take_entry(ctx, to, entry)?;
         }
-        if ctx.front_end == FrontEnd::Device {
+        if ctx.front_end() == FrontEnd::Device {
             self.acknowledge_early(ctx, to.submissions);
         }
         if !at_end {
@@ -536,8 +536,8 @@ impl Deliverer {
             let Some(entry) = ctx.raft.entry(index) else { return };
             self.acknowledged = index;
             let id = entry.proposal;
-            if id.member == ctx.me.id
-                && id.incarnation == ctx.me.incarnation
+            if id.member == ctx.me().id
+                && id.incarnation == ctx.me().incarnation
                 && let Some(submission) = submissions.take(id.number)
             {
                 submission.acknowledge(after);
@@ -572,10 +572,10 @@ impl Deliverer {
                 let outcome =
                     run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| failure(&e))?;
                 run.seqno = seqno;
-                if ctx.front_end == FrontEnd::Nothing {
+                if ctx.front_end() == FrontEnd::Nothing {
                     self.failed += !outcome.pass as u64;
                     self.delivered = self.delivered.max(seqno);
-                    ctx.finished.raise(seqno);
+                    ctx.raise_finished(seqno);
                     return Ok(());
                 }
                 if seqno <= self.delivered {
@@ -596,8 +596,8 @@ impl Deliverer {
                 }
                 self.failed += !outcome.pass as u64;
                 self.delivered = seqno;
-                let finished = || ctx.finished.get();
-                self.lag.delivered(entry.seqno, entry.time, ctx.wall, entry.size() as u64, finished);
+                let finished = || ctx.finished();
+                self.lag.delivered(entry.seqno, entry.time, ctx.wall(), entry.size() as u64, finished);
                 if whole.is_none() {
                     let text =
                         format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
@@ -615,7 +615,7 @@ impl Deliverer {
                         outcome.depends_on,
                         ctx.finished(),
                     ),
-                    serial: ctx.tuning.apply_order == ApplyOrder::Serial,
+                    serial: ctx.tuning().apply_order == ApplyOrder::Serial,
                     origin: entry.proposal.member,
                     time: entry.time,
                     writeset,
@@ -625,7 +625,7 @@ impl Deliverer {
             EntryKind::View => {
                 let mut r = Reader::new(entry.payload());
                 let view = View::decode(&mut r).map_err(|e| failure(&e))?;
-                let without_me = !view.members.iter().any(|m| m.view_uuid == ctx.me.view_uuid);
+                let without_me = !view.members.iter().any(|m| m.view_uuid == ctx.me().view_uuid);
                 if to.leaving && without_me && seqno > self.delivered {
                     // The view without this member: it takes later entries from the log when it is back.
                     self.stop();
@@ -650,10 +650,10 @@ impl Deliverer {
                     return Ok(());
                 }
                 self.delivered = seqno;
-                let finished = || ctx.finished.get();
-                self.lag.delivered(entry.seqno, entry.time, ctx.wall, entry.size() as u64, finished);
+                let finished = || ctx.finished();
+                self.lag.delivered(entry.seqno, entry.time, ctx.wall(), entry.size() as u64, finished);
                 let view = self.view.clone();
-                let my_index = view.members.iter().position(|m| m.view_uuid == ctx.me.view_uuid);
+                let my_index = view.members.iter().position(|m| m.view_uuid == ctx.me().view_uuid);
                 let info = ViewInfo {
                     gtid: Gtid { uuid: ctx.raft.tail_state().history, seqno },
                     before,
@@ -664,8 +664,8 @@ impl Deliverer {
                     time: Some(entry.time),
                 };
                 to.views_shown.primary_seen();
-                if ctx.front_end == FrontEnd::Nothing {
-                    ctx.finished.raise(seqno);
+                if ctx.front_end() == FrontEnd::Nothing {
+                    ctx.raise_finished(seqno);
                 }
                 ctx.deliver(Delivery::View { info, in_log: true });
             }
@@ -673,10 +673,10 @@ impl Deliverer {
                 let mark = TrimMark::from_payload(entry.payload()).map_err(|e| failure(&e))?;
                 run.certifier.trim(&mark).map_err(|e| failure(&e))?;
             }
-            EntryKind::Piece if ctx.front_end == FrontEnd::Nothing => {}
+            EntryKind::Piece if ctx.front_end() == FrontEnd::Nothing => {}
             EntryKind::Piece => run.piece(&entry),
             EntryKind::Note => {
-                if matches!(ctx.front_end, FrontEnd::Reader { .. })
+                if matches!(ctx.front_end(), FrontEnd::Reader { .. })
                     && let Some(result) = StatementResult::of(&entry)
                 {
                     ctx.deliver(Delivery::Result(result));
@@ -695,8 +695,8 @@ impl Deliverer {
     /// nothing: it needs no policy to be met, and neither do the entries after it for its sake.
     fn is_waited_for(&self, ctx: &Context, submissions: &Submissions, entry: &Entry) -> bool {
         let id = entry.proposal;
-        id.member == ctx.me.id
-            && id.incarnation == ctx.me.incarnation
+        id.member == ctx.me().id
+            && id.incarnation == ctx.me().incarnation
             && submissions.awaits(id.number)
             && !self.is_refused(entry)
     }
@@ -741,7 +741,7 @@ impl Deliverer {
 
     /// Hands the entry to the thread that waits for it, else to the appliers.
     fn hand_over(&self, ctx: &mut Context, to: &mut Receivers<'_>, entry: &Entry, ordered: Ordered) {
-        let own = entry.proposal.member == ctx.me.id && entry.proposal.incarnation == ctx.me.incarnation;
+        let own = entry.proposal.member == ctx.me().id && entry.proposal.incarnation == ctx.me().incarnation;
         if own && self.failpoints.is_active(Failpoint::SubmissionOverlooked) {
             return;
         }
@@ -754,7 +754,7 @@ impl Deliverer {
                     if commits && let Some(run) = &self.run {
                         to.commits.acknowledged(ctx, entry, run.writers.policy());
                     }
-                    ctx.out.wake_later(thread);
+                    ctx.wake_later(thread);
                     return;
                 }
                 Err(ordered) => *ordered,

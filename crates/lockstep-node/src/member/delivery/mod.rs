@@ -98,7 +98,7 @@ impl Delivery {
     /// Begins a read that must see every commit acknowledged so far.
     pub(in crate::member) fn begin_causal_read(&mut self, ctx: &mut Context, id: u64) {
         if !ctx.connection.is_primary() {
-            ctx.out.push(Effect::Causal { id, seqno: None });
+            ctx.emit(Effect::Causal { id, seqno: None });
             return;
         }
         self.causal_reads.begin(&mut ctx.raft, ctx.now, id);
@@ -109,7 +109,7 @@ impl Delivery {
         let first_unsent = if unknown { None } else { ctx.raft.withdraw_unsent() };
         self.submissions.fail_all(first_unsent);
         for id in self.causal_reads.take_all() {
-            ctx.out.push(Effect::Causal { id, seqno: None });
+            ctx.emit(Effect::Causal { id, seqno: None });
         }
     }
 
@@ -127,7 +127,7 @@ impl Delivery {
              committed up to {} and proposal {}, a second ago up to {} and proposal {}, next to deliver {next}, delivered \
              up to seqno {}, finished up to seqno {}, {} more own proposals under way",
             overlooked.len(),
-            ctx.me.incarnation,
+            ctx.me().incarnation,
             ctx.raft.term(),
             ctx.raft.last_index(),
             committed.index,
@@ -159,7 +159,7 @@ impl Delivery {
         if ctx.connection.is_primary() && deliverer.has_started() && !causal_reads.is_empty() {
             let delivered = deliverer.delivered();
             for id in causal_reads.take_ready(&mut ctx.raft, ctx.now, deliverer.next_index()) {
-                ctx.out.push(Effect::Causal { id, seqno: Some(delivered) });
+                ctx.emit(Effect::Causal { id, seqno: Some(delivered) });
             }
         }
         Ok(())

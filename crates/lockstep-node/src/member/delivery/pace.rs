@@ -165,7 +165,7 @@ pub(crate) struct Pace {
 }
 
 fn bound(ctx: &Context) -> Micros {
-    ctx.tuning.apply_pace.as_micros() as Micros
+    ctx.tuning().apply_pace.as_micros() as Micros
 }
 
 impl Pace {
@@ -204,8 +204,8 @@ impl Pace {
         if self.paced.is_limited() {
             self.paced.total += passed;
         }
-        if self.servers.get(&ctx.me.id).is_none_or(|server| ctx.now >= server.at + OWN_PERIOD) {
-            self.reported(ctx.now, ctx.me.id, ctx.finished());
+        if self.servers.get(&ctx.me().id).is_none_or(|server| ctx.now >= server.at + OWN_PERIOD) {
+            self.reported(ctx.now, ctx.me().id, ctx.finished());
         }
         self.servers.retain(|_, server| ctx.now < server.at + REPORT_VALID);
         let mut limit = UNLIMITED;
@@ -225,7 +225,7 @@ impl Pace {
             limit = limit.min(own_limit);
         }
         let begins = limit < UNLIMITED && !self.paced.is_limited();
-        let is_own = |ids: &[MemberId]| ids.contains(&ctx.me.id);
+        let is_own = |ids: &[MemberId]| ids.contains(&ctx.me().id);
         self.paced.own_times += u64::from(is_own(&because_of) && !is_own(&self.paced.because_of));
         self.paced.times += u64::from(begins);
         (self.paced.limit, self.paced.because_of) = (limit, because_of);
@@ -252,7 +252,7 @@ impl Pace {
 /// Not Synced are members that join, are Desynced or held back, or lag beyond `apply.lag_limit`.
 fn counts(ctx: &Context, own: Standing, id: &MemberId) -> bool {
     let votes = ctx.raft.membership().get(id).is_some_and(|m| m.role.votes() && !m.arbitrator);
-    let synced = match *id == ctx.me.id {
+    let synced = match *id == ctx.me().id {
         true => own.state == LocalState::Synced && !own.leaving,
         false => ctx.peers.health_of(id).is_some_and(|h| h.state == LocalState::Synced && !h.leaving),
     };

@@ -136,12 +136,12 @@ impl Branches {
             ctx.terms().takes_branch,
             ctx.terms().entries
         );
-        ctx.out.push(Effect::QuarantineLog(Box::new(QuarantineRequest::Superseded(Superseded {
-            member: ctx.me.id,
+        ctx.emit(Effect::QuarantineLog(Box::new(QuarantineRequest::Superseded(Superseded {
+            member: ctx.me().id,
             own: (tail.history, tail.log_id),
             branch: hello.history,
             fork: fork.map_or(0, |(index, _)| index),
-            cluster: ctx.cluster.clone(),
+            cluster: ctx.cluster().to_owned(),
             address: hello.address.clone(),
             why: text.clone(),
         }))));
@@ -152,11 +152,11 @@ impl Branches {
 /// Whether this member may go on alone; `None`: not known yet.
 fn unfit(ctx: &Context, leaving: bool, late: bool) -> Option<Result<(), String>> {
     let refuse = |text: &str| Some(Err(text.to_owned()));
-    if ctx.me.arbitrator {
+    if ctx.me().arbitrator {
         return refuse("an arbitrator has no database: give this command to a member that has one");
     }
     let membership = ctx.raft.membership();
-    if !ctx.raft.has_log() || membership.get(&ctx.me.id).is_none() {
+    if !ctx.raft.has_log() || membership.get(&ctx.me().id).is_none() {
         return refuse(
             "this member is not listed in its log (it came back without its own): give this command to a listed \
              member",
@@ -234,8 +234,8 @@ fn unfit(ctx: &Context, leaving: bool, late: bool) -> Option<Result<(), String>>
 fn start_branch(ctx: &mut Context, fresh: Uuid) -> Result<String, String> {
     let before = ctx.raft.tail_state().clone();
     let lost: Vec<String> =
-        before.membership.voters().filter(|id| *id != ctx.me.id).map(|id| ctx.name_of(&id)).collect();
-    let mut founder = ctx.me.as_member(Role::Voter);
+        before.membership.voters().filter(|id| *id != ctx.me().id).map(|id| ctx.name_of(&id)).collect();
+    let mut founder = ctx.me().as_member(Role::Voter);
     founder.wants_vote = true;
     let branch = Branch { history: fresh, log_id: fresh, founder };
     ctx.raft.branch(ctx.now, &branch).map_err(|error| error.to_string())?;
@@ -250,7 +250,7 @@ fn start_branch(ctx: &mut Context, fresh: Uuid) -> Result<String, String> {
          stop them if in doubt. A member that is started again joins this branch, and {}",
         before.history,
         before.seqno,
-        if ctx.front_end == FrontEnd::Device { "Writes" } else { "Transactions" },
+        if ctx.front_end() == FrontEnd::Device { "Writes" } else { "Transactions" },
         lost.join(", "),
         ctx.terms().takes_branch
     );
@@ -274,7 +274,7 @@ pub(in crate::member) fn in_present_history(ctx: &Context, position: Gtid) -> Gt
 
 /// The last positions that this member's own branches share with the branches before them.
 pub(crate) fn own_forks(ctx: &Context) -> Vec<Gtid> {
-    let parents = ctx.raft.tail_state().parents.iter().filter(|p| p.founder == ctx.me.id);
+    let parents = ctx.raft.tail_state().parents.iter().filter(|p| p.founder == ctx.me().id);
     parents.map(|p| Gtid { uuid: p.history, seqno: p.seqno }).collect()
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn translated(forks: &[Gtid], history: Uuid, position: Gtid) -> Gtid 
 /// The histories that this member's database may have: its log's, and those before its own branches.
 pub(in crate::member) fn own_histories(ctx: &Context) -> Vec<Uuid> {
     let tail = ctx.raft.tail_state();
-    let founded = tail.parents.iter().filter(|p| p.founder == ctx.me.id).map(|p| p.history);
+    let founded = tail.parents.iter().filter(|p| p.founder == ctx.me().id).map(|p| p.history);
     std::iter::once(tail.history).chain(founded).collect()
 }
 
@@ -318,7 +318,7 @@ fn may_give_up_log(ctx: &Context, fork: Option<(Index, Term)>) -> Result<(), Str
     if (ctx.raft.tail_state().term, ctx.raft.last_index()) <= (term, index) {
         return Ok(());
     }
-    let waited = ctx.quorum.unseen_for(ctx.now);
+    let waited = ctx.majority_unseen_for();
     if waited < GIVE_UP_LOG_AFTER {
         return Err(format!(
             "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives up its \
@@ -332,7 +332,7 @@ fn may_give_up_log(ctx: &Context, fork: Option<(Index, Term)>) -> Result<(), Str
 
 fn answer(ctx: &mut Context, token: u64, began: Micros, ok: bool, text: String) {
     let seconds = ctx.now.saturating_sub(began) as f64 / 1e6;
-    ctx.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+    ctx.emit(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
 }
 
 #[cfg(test)]

@@ -323,7 +323,7 @@ fn refusal(ctx: &mut Context, leaving: bool) -> Option<String> {
     assert!(branches.is_bootstrapping());
     assert!(!branches.step(ctx, leaving), "it must not go on alone");
     let mut effects = Vec::new();
-    ctx.out.take(&mut effects, &mut Vec::new());
+    ctx.take_outputs(&mut effects, &mut Vec::new());
     let answers = effects.into_iter().filter_map(|effect| match effect {
         Effect::Answer { token: 7, answer } if !answer.ok => Some(answer.text),
         _ => None,
@@ -346,9 +346,9 @@ fn forced_bootstrap_of_unfit_member_is_refused() {
     is(&mut ctx, false, "database is incomplete");
     ctx.connection = ConnectionState::Idle;
     is(&mut ctx, false, "not connected to a cluster");
-    ctx.me.arbitrator = true;
+    ctx.me_mut().arbitrator = true;
     is(&mut ctx, false, "an arbitrator has no database");
-    ctx.me.arbitrator = false;
+    ctx.me_mut().arbitrator = false;
     ctx.raft = leaderless();
     is(&mut ctx, false, "not listed in its log");
 }
@@ -360,7 +360,7 @@ fn second_forced_bootstrap_is_refused_while_one_runs() {
     branches.begin(&mut ctx, 1, Uuid([7; 16]));
     branches.begin(&mut ctx, 2, Uuid([8; 16]));
     let mut effects = Vec::new();
-    ctx.out.take(&mut effects, &mut Vec::new());
+    ctx.take_outputs(&mut effects, &mut Vec::new());
     let refused = |effect: &Effect| match effect {
         Effect::Answer { token, answer } => (*token, answer.ok, answer.text.contains("already under way")),
         _ => (0, true, false),

@@ -8,7 +8,7 @@
 
 use crate::member::context::Context;
 use crate::member::membership::peers::EVIDENCE_SINCE;
-use crate::wire::Sighting;
+use crate::wire::{Hello, Sighting};
 use bytes::Bytes;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::raft::{Durable, WriteOp};
@@ -83,9 +83,9 @@ impl DiskNotes {
         let last_index = ctx.raft.persisted().min(ctx.raft.commit());
         let last_term = ctx.raft.term_at(last_index).unwrap_or(0);
         let own = Durable { term: 0, last_term, last_index };
-        let own = Sighting { view_uuid: ctx.me.view_uuid, incarnation: ctx.me.incarnation, durable: own };
-        let mut present = BTreeMap::from([(ctx.me.id, own)]);
-        for id in ctx.raft.membership().members.iter().map(|m| m.id).filter(|id| *id != ctx.me.id) {
+        let &Hello { id: me, view_uuid, incarnation, .. } = ctx.me();
+        let mut present = BTreeMap::from([(me, Sighting { view_uuid, incarnation, durable: own })]);
+        for id in ctx.raft.membership().members.iter().map(|m| m.id).filter(|id| *id != me) {
             let seen = ctx.peers.introduced(&id).map(|(view_uuid, incarnation)| Sighting {
                 view_uuid,
                 incarnation,

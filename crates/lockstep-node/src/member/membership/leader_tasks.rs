@@ -85,7 +85,7 @@ impl LeaderTasks {
     /// leader alone makes a view only under a weak policy.
     fn make_view(&self, ctx: &mut Context) {
         let current = ctx.raft.tail_state().view.clone();
-        let members = self.view_members(ctx, ctx.me.id);
+        let members = self.view_members(ctx, ctx.me().id);
         let same = members.len() == current.members.len()
             && members
                 .iter()
@@ -113,7 +113,7 @@ impl LeaderTasks {
             // up.
             let last = ctx.raft.last_index();
             let stays = |m: &ViewMember| {
-                m.id == ctx.me.id
+                m.id == ctx.me().id
                     || current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid)
             };
             let near = |m: &ViewMember| ctx.raft.matched(&m.id) + NEAR_ENOUGH >= last;
@@ -154,7 +154,7 @@ impl LeaderTasks {
             return None;
         }
         self.last_trim_mark = ctx.now;
-        let lag_limit = ctx.tuning.lag_limit as i64;
+        let lag_limit = ctx.tuning().lag_limit as i64;
         let mut low = delivery.lowest_seen(ctx.finished()).min(deliverer.seqno());
         for peer in ctx.peers.values() {
             if let Some(health) = peer.health()
@@ -174,11 +174,11 @@ impl LeaderTasks {
 /// The next membership change due, with its log line.
 fn next_membership(ctx: &Context) -> Option<(Membership, String)> {
     let membership = ctx.raft.membership();
-    let connected = |id: &MemberId| *id == ctx.me.id || ctx.peers.contains_key(id);
+    let connected = |id: &MemberId| *id == ctx.me().id || ctx.peers.contains_key(id);
     // The leader itself, too: its address may have changed since its last incarnation.
-    for hello in ctx.peers.values().map(Peer::hello).chain([&ctx.me]) {
+    for hello in ctx.peers.values().map(Peer::hello).chain([ctx.me()]) {
         match membership.get(&hello.id) {
-            None if hello.id == ctx.me.id || ctx.peers.was_removed(hello) => {}
+            None if hello.id == ctx.me().id || ctx.peers.was_removed(hello) => {}
             None => {
                 let former = membership.former(&hello.name, &hello.address);
                 let mut why = format!("{} ({}) joins as a learner", hello.name, hello.address);
@@ -228,7 +228,7 @@ fn next_membership(ctx: &Context) -> Option<(Membership, String)> {
 
 /// Whether a member has been away long enough to be removed.
 fn is_long_gone(ctx: &Context, id: &MemberId) -> bool {
-    let timeout = ctx.tuning.evict_timeout.as_micros() as Micros;
+    let timeout = ctx.tuning().evict_timeout.as_micros() as Micros;
     ctx.gone_since(id).is_some_and(|since| ctx.now.saturating_sub(since) > timeout)
 }
 
@@ -239,7 +239,7 @@ fn rival_text(ctx: &Context, old: &MemberInfo) -> String {
          been gone for {} s (cluster.evict_timeout), or after `lockstep remove --name {}`; if not, give it a {} of \
          its own",
         old.address,
-        ctx.tuning.evict_timeout.as_secs(),
+        ctx.tuning().evict_timeout.as_secs(),
         old.name,
         ctx.terms().name
     )
@@ -257,7 +257,7 @@ fn replacement(ctx: &Context, membership: &Membership) -> Option<(Membership, St
         "{} ({}) has been gone for more than {} s, and {} has its name: that one is to vote in its place",
         old.name,
         old.address,
-        ctx.tuning.evict_timeout.as_secs(),
+        ctx.tuning().evict_timeout.as_secs(),
         new.address
     );
     Some((demoted_or_removed(membership, &old.id, false), why))
@@ -297,7 +297,7 @@ fn departure(ctx: &Context, membership: &Membership) -> Option<(Membership, Stri
     let name = ctx.name_of(&dead);
     let why = format!(
         "{name} has been gone for more than {} s and {} leaves: {name} votes no more until it is back",
-        ctx.tuning.evict_timeout.as_secs(),
+        ctx.tuning().evict_timeout.as_secs(),
         leaver.name
     );
     Some((demoted_or_removed(membership, &dead, false), why))
@@ -308,14 +308,14 @@ fn departure(ctx: &Context, membership: &Membership) -> Option<(Membership, Stri
 fn others_are_majority(ctx: &Context, leaver: &MemberId) -> bool {
     let membership = ctx.raft.membership();
     let others = || membership.voters().filter(|id| id != leaver);
-    let answers = |id: &MemberId| *id == ctx.me.id || ctx.responds(id);
+    let answers = |id: &MemberId| *id == ctx.me().id || ctx.responds(id);
     let works = |id: &MemberId| ctx.raft.disk_of_stands_still_for(id) < DISK_STANDS_STILL;
     others().filter(|id| answers(id) && works(id)).count() > others().count() / 2
 }
 
 /// Whether the leader withdraws this member's vote when it leaves, as far as this member knows.
 pub(in crate::member) fn gives_up_vote(ctx: &Context) -> bool {
-    others_are_majority(ctx, &ctx.me.id) || ctx.raft.membership().voters().any(|id| is_long_gone(ctx, &id))
+    others_are_majority(ctx, &ctx.me().id) || ctx.raft.membership().voters().any(|id| is_long_gone(ctx, &id))
 }
 
 /// Promotes a learner that wants to vote, has the state and is near the end of the log, unless it may be a second
@@ -334,7 +334,7 @@ fn promotion(ctx: &Context, membership: &Membership) -> Option<(Membership, Stri
 
 /// Demotes long absent voters, if demoting all of them lowers the majority.
 fn eviction(ctx: &Context, membership: &Membership) -> Option<(Membership, String)> {
-    let timeout = ctx.tuning.evict_timeout.as_secs();
+    let timeout = ctx.tuning().evict_timeout.as_secs();
     let dead: Vec<MemberId> = membership.voters().filter(|id| is_long_gone(ctx, id)).collect();
     let voters = membership.voters().count();
     if dead.is_empty() || (voters - dead.len()) / 2 + 1 >= membership.majority() {
@@ -348,7 +348,7 @@ fn eviction(ctx: &Context, membership: &Membership) -> Option<(Membership, Strin
 /// Removes a learner that has been absent for long: its name and address become free, and the log is no longer kept
 /// for it. If it comes back, it joins anew.
 fn forgotten(ctx: &Context, membership: &Membership) -> Option<(Membership, String)> {
-    let timeout = LEARNER_RETENTION * ctx.tuning.evict_timeout.as_micros() as Micros;
+    let timeout = LEARNER_RETENTION * ctx.tuning().evict_timeout.as_micros() as Micros;
     let member = membership.members.iter().find(|m| {
         m.role == Role::Learner
             && ctx.gone_since(&m.id).is_some_and(|since| ctx.now.saturating_sub(since) > timeout)

@@ -91,8 +91,8 @@ impl Leave {
         }
         let expired = now.saturating_sub(leave.at_risk_at) > timeout;
         let membership = ctx.raft.membership();
-        let other_voters = membership.voters().any(|id| id != ctx.me.id && ctx.peers.contains_key(&id));
-        let votes = membership.is_voter(&ctx.me.id);
+        let other_voters = membership.voters().any(|id| id != ctx.me().id && ctx.peers.contains_key(&id));
+        let votes = membership.is_voter(&ctx.me().id);
         // During an election there is no leader: wait, so as not to leave without giving up the vote.
         if votes && other_voters && !expired && !cut_off {
             let stays = |c: &Candidate| c.view_uuid.is_some() && !c.leaving;

@@ -575,7 +575,7 @@ mod tests {
     #[test]
     fn removed_incarnation_stays_out_until_it_restarts() {
         let (ctx, mut peers) = (context(), Peers::default());
-        let hello = Hello { id: Uuid([9; 16]), view_uuid: Uuid([8; 16]), ..ctx.me.clone() };
+        let hello = Hello { id: Uuid([9; 16]), view_uuid: Uuid([8; 16]), ..ctx.me().clone() };
         peers.set_removed(hello.id, hello.view_uuid, 1);
         assert!(peers.was_removed(&hello));
         assert!(!peers.was_removed(&Hello { view_uuid: Uuid([7; 16]), ..hello }));
@@ -585,7 +585,7 @@ mod tests {
     fn repeated_removal_of_member_is_stored_once() {
         let (ctx, mut peers) = (context(), Peers::default());
         let hello =
-            |byte| Hello { id: Uuid([byte; 16]), view_uuid: Uuid([byte | 0x40; 16]), ..ctx.me.clone() };
+            |byte| Hello { id: Uuid([byte; 16]), view_uuid: Uuid([byte | 0x40; 16]), ..ctx.me().clone() };
         let (first, repeated) = (hello(8), hello(9));
         peers.set_removed(first.id, first.view_uuid, 1);
         for _ in 0..REMOVED_MAX {
@@ -599,7 +599,7 @@ mod tests {
     #[test]
     fn disconnected_peer_is_remembered_until_connected_again() {
         let (ctx, mut peers) = (context(), Peers::default());
-        let hello = Hello { id: Uuid([9; 16]), ..ctx.me.clone() };
+        let hello = Hello { id: Uuid([9; 16]), ..ctx.me().clone() };
         peers.connect(&ctx.raft, 5, hello.clone());
         peers.received(7, &hello.id);
         assert!(peers.disconnect(10, &hello.id, |_| false).is_some());
@@ -616,7 +616,7 @@ mod tests {
             id: Uuid([9; 16]),
             incarnation: (process << 20) + connect,
             view_uuid: Uuid([uuid; 16]),
-            ..ctx.me.clone()
+            ..ctx.me().clone()
         };
         let mut earlier = |hello: Hello, sighting: u64| {
             peers.connect(&ctx.raft, 5, hello.clone());

@@ -96,7 +96,7 @@ impl SyncState {
                 self.lagging = lag > 0;
             } else if was_lagging {
                 ctx.connection = ConnectionState::Running { primary: true, synced: false };
-            } else if lag > ctx.tuning.lag_limit as i64 && !delivery.pace.contains_lag(ctx) {
+            } else if lag > ctx.tuning().lag_limit as i64 && !delivery.pace.contains_lag(ctx) {
                 self.lagging = true;
                 ctx.connection = ConnectionState::Running { primary: true, synced: false };
                 ctx.log(
@@ -113,7 +113,7 @@ impl SyncState {
             || delivery.deliverer.is_running()
                 && delivery.deliverer.next_index() + SYNCED_WITHIN as u64 > ctx.raft.commit()
                 && self.reaches_connect(delivery.deliverer.delivered())
-                && delivery.deliverer.view().position(&ctx.me.id).is_some()
+                && delivery.deliverer.view().position(&ctx.me().id).is_some()
                 && ctx.raft.seqnos_between(ctx.finished(), delivery.deliverer.delivered()) <= SYNCED_WITHIN
                 && (!self.lagging || ctx.is_held_back() || lag <= near_enough(ctx));
         // Other members see a server that is held back by choice as Desynced.
@@ -140,7 +140,7 @@ impl SyncState {
 /// The lag at which a Desynced member is Synced again: well within `apply.lag_limit`, however low, so that a steady
 /// lag does not make the member alternate.
 fn near_enough(ctx: &Context) -> i64 {
-    SYNCED_WITHIN.min((ctx.tuning.lag_limit / 2) as i64)
+    SYNCED_WITHIN.min((ctx.tuning().lag_limit / 2) as i64)
 }
 
 /// Reports the progress towards Synced, if due; `synced`: for the last time.
@@ -149,13 +149,13 @@ fn report_progress(ctx: &mut Context, delivery: &mut Delivery, synced: bool) {
     let Some(from) = delivery.catching_up.report(ctx.now, finished, synced) else { return };
     let (total, done) = (ctx.lag_of(from), ctx.raft.seqnos_between(from, finished));
     if total > 0 {
-        ctx.out.push(Effect::Progress { total, done: done.min(total) });
+        ctx.emit(Effect::Progress { total, done: done.min(total) });
     }
 }
 
 /// Logs if a member that is configured as a replica is still a voter, because its server was not shut down cleanly.
 fn warn_if_still_voter(ctx: &mut Context) {
-    if ctx.raft.membership().is_voter(&ctx.me.id) && !ctx.me.wants_vote {
+    if ctx.raft.membership().is_voter(&ctx.me().id) && !ctx.me().wants_vote {
         let process = ctx.terms().process;
         let text = format!(
             "this member votes, and may lead, though its options say member.vote=no (or pc.weight=0): it voted when its \

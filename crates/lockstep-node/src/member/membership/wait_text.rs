@@ -14,7 +14,7 @@ pub(crate) const SHOW_DISK_AFTER: Micros = 1_000_000;
 
 /// The members for which a connecting member waits, and those with which it cannot talk.
 pub(in crate::member) fn missing(ctx: &Context) -> String {
-    let hung = ctx.quorum.hung_disks();
+    let hung = ctx.hung_disks();
     let disks = match own_disk_text(ctx) {
         None if !hung.is_empty() => Some(format!(
             "no majority of the voters' disks worked when this member stopped leading ({}), and no leader can be elected \
@@ -78,7 +78,7 @@ fn wait_text(ctx: &Context) -> String {
             _ => nobody_founded(ctx),
         };
     }
-    if let Some(leader) = ctx.raft.leader().filter(|leader| *leader != ctx.me.id) {
+    if let Some(leader) = ctx.raft.leader().filter(|leader| *leader != ctx.me().id) {
         return format!(
             "{} leads: this member takes the log from it, up to index {} so far",
             ctx.name_of(&leader),
@@ -99,11 +99,11 @@ fn wait_text(ctx: &Context) -> String {
     }
     // The other logs may list voters added after this log's end.
     let others: Vec<String> =
-        membership.voters().filter(|id| *id != ctx.me.id).map(|id| ctx.name_of(&id)).collect();
+        membership.voters().filter(|id| *id != ctx.me().id).map(|id| ctx.name_of(&id)).collect();
     // Connected but silent: the process may be stopped, or the machine gone.
-    let silent = membership.voters().filter(|id| *id != ctx.me.id && !ctx.responds(id));
+    let silent = membership.voters().filter(|id| *id != ctx.me().id && !ctx.responds(id));
     let silent: Vec<String> = silent.map(|id| ctx.name_of(&id)).collect();
-    let voters = others.len() + usize::from(membership.is_voter(&ctx.me.id));
+    let voters = others.len() + usize::from(membership.is_voter(&ctx.me().id));
     if voters - silent.len() < membership.majority() {
         return format!(
             "connected, but nothing has come for a while from {}; a majority of the voters is needed",
@@ -131,7 +131,7 @@ fn nobody_founded(ctx: &Context) -> String {
             }
             _ => String::new(),
         };
-        if ctx.front_end == FrontEnd::Device {
+        if ctx.front_end() == FrontEnd::Device {
             return format!(
                 "connected to {}, but nobody has a log, and so there is no group yet: stop one of the members, and start it with \
                  --new and the device's --size; the others join it",
@@ -160,7 +160,7 @@ fn back_without_their_logs(ctx: &Context) -> Option<String> {
     let is_back = |m: &&MemberInfo| {
         let same = |hello: &Hello| hello.name == m.name && hello.address == m.address;
         m.role.votes()
-            && m.id != ctx.me.id
+            && m.id != ctx.me().id
             && !ctx.peers.contains_key(&m.id)
             && ctx.peers.values().any(|p| same(p.hello()) && membership.get(&p.id()).is_none())
     };

@@ -257,8 +257,8 @@ impl Transfers {
         let view_uuid = ctx.peers.view_uuid_of(&joiner);
         if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid) {
             let donor = choice.donor;
-            let donates = match donor == ctx.me.id {
-                true => own.state == LocalState::Donor && may_serve(&ctx.me, position),
+            let donates = match donor == ctx.me().id {
+                true => own.state == LocalState::Donor && may_serve(ctx.me(), position),
                 false => ctx
                     .peers
                     .get(&donor)
@@ -318,7 +318,7 @@ impl Transfers {
         if !free || own.leaving {
             return ctx.send(joiner, &refusal(AGAIN, "the donor is busy"));
         }
-        if is_held_back_below(ctx, own, &ctx.me.id, at_least) {
+        if is_held_back_below(ctx, own, &ctx.me().id, at_least) {
             return ctx.send(joiner, &refusal(AGAIN, HELD_BACK));
         }
         self.given_up.retain(|(other, _)| *other != joiner);
@@ -471,7 +471,7 @@ fn able_to_serve<'a>(
     };
     let peers = ctx.peers.values().filter(|p| !p.leaving());
     let ranked = peers.filter_map(|p| Some((rank(p.hello(), &p.health()?)?, p.hello())));
-    let myself = own.synced_but_for_hold.then(|| (far(&ctx.me) + 2, &ctx.me));
+    let myself = own.synced_but_for_hold.then(|| (far(ctx.me()) + 2, ctx.me()));
     ranked.chain(myself).filter(|(_, hello)| hello.id != *joiner && !hello.arbitrator).collect()
 }
 
@@ -492,7 +492,7 @@ fn may_serve(hello: &Hello, position: Seqno) -> bool {
 
 /// Whether a member is under an apply hold before this seqno, so that it has not begun a donation that needs it.
 fn is_held_back_below(ctx: &Context, own: Standing, id: &MemberId, seqno: Seqno) -> bool {
-    match *id == ctx.me.id {
+    match *id == ctx.me().id {
         true => ctx.has_held_server() && own.delivered < seqno,
         false => ctx.peers.health_of(id).is_some_and(|health| health.held_back && health.delivered < seqno),
     }
@@ -529,7 +529,7 @@ mod tests {
     /// The codes of the answers sent to the joiner, and the donations handed to the server.
     fn outcome(ctx: &mut Context) -> (Vec<i32>, usize) {
         let (mut effects, mut deliveries) = (Vec::new(), Vec::new());
-        ctx.out.take(&mut effects, &mut deliveries);
+        ctx.take_outputs(&mut effects, &mut deliveries);
         let code = |effect: Effect| match effect {
             Effect::Send { to: JOINER, kind: FRAME_NODE, payload } => {
                 match NodeMessage::from_bytes(payload.concat().into()) {

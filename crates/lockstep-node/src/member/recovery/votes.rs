@@ -245,7 +245,7 @@ impl Votes {
             })
             .collect();
         for (seqno, opinion, text) in unsent {
-            if leader == ctx.me.id {
+            if leader == ctx.me().id {
                 self.on_opinion(ctx, leader, seqno, opinion, &text);
             } else {
                 ctx.send(leader, &NodeMessage::Opinion { seqno, opinion, text });
@@ -254,12 +254,12 @@ impl Votes {
     }
 
     fn poll(&mut self, ctx: &mut Context, own: Standing, seqno: Seqno) {
-        let (now, me) = (ctx.now, ctx.me.id);
+        let (now, me) = (ctx.now, ctx.me().id);
         if ctx.finished() >= seqno && !self.open.contains_key(&seqno) {
             self.on_opinion(ctx, me, seqno, SUCCESS, "");
         }
         let electorate = electorate(ctx, own, seqno);
-        let enough = ctx.tuning.vote_policy;
+        let enough = ctx.tuning().vote_policy;
         let Some(poll) = self.polls.get_mut(&seqno) else { return };
         let silent: Vec<MemberId> =
             electorate.iter().filter(|id| !poll.opinions.contains_key(*id)).copied().collect();
@@ -270,7 +270,7 @@ impl Votes {
                 poll.asked_at = Some(now);
                 let payload = NodeMessage::AskOpinion { seqno }.to_bytes();
                 for to in silent.into_iter().filter(|id| *id != me) {
-                    ctx.out.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![payload.clone()] });
+                    ctx.emit(Effect::Send { to, kind: FRAME_NODE, payload: vec![payload.clone()] });
                 }
             }
             return;
@@ -302,7 +302,7 @@ impl Votes {
         }
         // As of the round's beginning: an opinion on a seqno arrives before the seqno finishes, so by now it has been
         // received.
-        let finished = ctx.finished.at_round();
+        let finished = ctx.finished_at_round();
         while let Some((&seqno, &same)) = self.failures.first_key_value().filter(|(s, _)| **s <= finished) {
             self.failures.remove(&seqno);
             if !same && !self.judged_before.contains(&seqno) {
@@ -356,11 +356,11 @@ impl Votes {
 /// The members whose opinion on `seqno` counts: in the view, with the state, connected, and soon to apply it. A
 /// member under an apply hold may take hours, while the failed member blocks its commit order.
 fn electorate(ctx: &Context, own: Standing, seqno: Seqno) -> Vec<MemberId> {
-    let has_state = |id: &MemberId| match *id == ctx.me.id {
+    let has_state = |id: &MemberId| match *id == ctx.me().id {
         true => matches!(own.state, LocalState::Joined | LocalState::Synced | LocalState::Donor),
         false => ctx.peers.get(id).is_some_and(Peer::is_ready),
     };
-    let held = |id: &MemberId| match *id == ctx.me.id {
+    let held = |id: &MemberId| match *id == ctx.me().id {
         true => ctx.has_held_server() && ctx.finished() < seqno,
         false => ctx.peers.health_of(id).is_some_and(|h| h.held_back && h.finished < seqno),
     };

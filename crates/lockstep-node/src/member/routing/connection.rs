@@ -44,7 +44,7 @@ impl Member {
         let empty = self.ctx.raft.last_index() == 0 && self.ctx.raft.membership().members.is_empty();
         // `compare_with_log` may take a position away. A device that had one is not empty.
         self.recovery.had_no_position = !args.position.is_defined();
-        if empty && args.bootstrap && self.ctx.front_end == FrontEnd::Device && args.position.is_defined() {
+        if empty && args.bootstrap && self.ctx.front_end() == FrontEnd::Device && args.position.is_defined() {
             return Err(NodeError::Refused(format!(
                 "this member has a copy of a device at {}, but no log (lockstep.* files): it cannot found a group with it (--new). \
                  To go on in its group, start it without --new. To use its data in a new group, found that with a new directory, \
@@ -72,13 +72,8 @@ impl Member {
             );
             args.bootstrap = false;
         }
-        self.ctx.cluster = args.cluster.clone();
-        self.ctx.me.view_uuid = view_uuid;
+        self.ctx.begin_incarnation(&args.cluster, view_uuid);
         self.roster.reverted_log.connect(view_uuid);
-        let own = self.ctx.own_view_member();
-        self.ctx.raft.set_view_member(own);
-        self.ctx.me.incarnation += 1;
-        self.ctx.raft.renew(self.ctx.me.incarnation);
         self.delivery.renew();
         self.roster.leave.reset();
         self.roster.health_reports.reset();
@@ -89,19 +84,19 @@ impl Member {
                 position if position.is_defined() => (position.uuid, position.seqno),
                 _ => (fresh, 0),
             };
-            let me: MemberInfo = self.ctx.me.as_member(Role::Voter);
+            let me: MemberInfo = self.ctx.me().as_member(Role::Voter);
             let membership = Membership { members: vec![me] };
-            let policy = self.ctx.tuning.policy;
+            let policy = self.ctx.tuning().policy;
             let genesis =
                 StateSnapshot { log_id: fresh, policy, ..StateSnapshot::genesis(history, base, membership) };
             self.ctx.raft.bootstrap(self.ctx.now, genesis);
             self.ctx.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
-            if self.ctx.front_end == FrontEnd::Device {
+            if self.ctx.front_end() == FrontEnd::Device {
                 let text = format!(
                     "--new has founded the group {} with an empty device. If the group has other members already, this is a \
                      second group: stop this member, remove the files in its directory, and start it without --new, with those \
                      members in --address. Otherwise remove --new from its arguments now",
-                    self.ctx.cluster
+                    self.ctx.cluster()
                 );
                 self.ctx.log(Level::Warn, text);
             }
@@ -109,7 +104,7 @@ impl Member {
         let mut addresses = args.peers.clone();
         addresses.extend(self.ctx.raft.membership().members.iter().map(|m| m.address.clone()));
         let until = self.ctx.now + args.timeout.as_micros() as Micros;
-        self.ctx.quorum.note_seen(self.ctx.now);
+        self.ctx.note_majority_seen();
         self.ctx.peers.forget_gone();
         self.ctx.connection =
             ConnectionState::Connecting { args, until, log_at: self.ctx.now + LOG_INTERVAL };
@@ -123,9 +118,12 @@ impl Member {
     /// it knows would lose the transactions of one of them. `None` if it is the only voter: then it goes on alone.
     fn joins_instead(&self) -> Option<String> {
         let membership = self.ctx.raft.membership();
-        let others: Vec<String> =
-            membership.voters().filter(|id| *id != self.ctx.me.id).map(|id| self.ctx.name_of(&id)).collect();
-        if !membership.is_voter(&self.ctx.me.id) {
+        let others: Vec<String> = membership
+            .voters()
+            .filter(|id| *id != self.ctx.me().id)
+            .map(|id| self.ctx.name_of(&id))
+            .collect();
+        if !membership.is_voter(&self.ctx.me().id) {
             return Some(
                 "this member left a cluster that went on without it: it joins that cluster. To found a new cluster from \
                  its data instead, stop it, move its lockstep.* files away, and start it again"
@@ -137,7 +135,7 @@ impl Member {
                 "this member's log knows of the voters {}: it joins them, and goes on as soon as a majority of the voters \
                  runs. Start the others. If they are gone for good, run {} while this one waits",
                 others.join(", "),
-                match self.ctx.front_end {
+                match self.ctx.front_end() {
                     FrontEnd::Device => "lockstep bootstrap --socket DIR/lockstep.sock",
                     _ => "lockstep bootstrap on this server",
                 }
@@ -166,8 +164,8 @@ impl Member {
              elsewhere",
             tail.history, tail.seqno
         );
-        let alone = self.ctx.raft.membership().voters().all(|id| id == self.ctx.me.id);
-        if (args.bootstrap || alone) && self.ctx.front_end == FrontEnd::Device {
+        let alone = self.ctx.raft.membership().voters().all(|id| id == self.ctx.me().id);
+        if (args.bootstrap || alone) && self.ctx.front_end() == FrontEnd::Device {
             return Err(NodeError::Refused(format!(
                 "{what}. Keep a copy of this directory. Start this member with the device.img and device.state that belong to \
                  its log, or bring back the log that belongs to them"
@@ -214,7 +212,7 @@ impl Member {
             .view
             .members
             .iter()
-            .position(|m| m.id == self.ctx.me.id && m.view_uuid == self.ctx.me.view_uuid);
+            .position(|m| m.id == self.ctx.me().id && m.view_uuid == self.ctx.me().view_uuid);
         let is_trusted = !self.ctx.raft.distrusts_own_log();
         let my_index = me.filter(|_| is_trusted && self.ctx.raft.deliverable() >= state.index);
         let Some(my_index) = my_index else {
@@ -242,7 +240,7 @@ impl Member {
                 ),
             );
         }
-        if let FrontEnd::Reader { begins, .. } = self.ctx.front_end
+        if let FrontEnd::Reader { begins, .. } = self.ctx.front_end()
             && !args.position.is_defined()
         {
             let history = self.ctx.raft.committed_state().history;
@@ -257,7 +255,7 @@ impl Member {
             }
         }
         let begins = self.ctx.raft.segment_bases().next().filter(|base| base.index == 0);
-        if self.ctx.front_end == FrontEnd::Device
+        if self.ctx.front_end() == FrontEnd::Device
             && self.recovery.had_no_position
             && !args.needs_state
             && begins.is_some_and(|base| base.seqno == 0)
@@ -265,7 +263,7 @@ impl Member {
             // Before the first entry of a log that was not founded on data, a device is empty, like this one. The present history
             // has the beginnings of the branches before it.
             args.position = Gtid { uuid: self.ctx.raft.committed_state().history, seqno: 0 };
-            self.ctx.finished.raise(0);
+            self.ctx.raise_finished(0);
         }
         let state = self.ctx.raft.committed_state();
         let history = state.history;
@@ -286,19 +284,19 @@ impl Member {
                 .segment_bases()
                 .next()
                 .is_some_and(|b| b.index == 0 && b.seqno + 1 == view.gtid.seqno);
-        self.ctx.quorum.became_primary(self.ctx.now);
-        self.ctx.quorum.present();
+        self.ctx.became_primary();
+        self.ctx.majority_present();
         self.roster.reverted_log.became_primary();
         self.roster.sync.connected(view.gtid.seqno);
-        self.ctx.out.push(Effect::Connected(Ok(())));
+        self.ctx.emit(Effect::Connected(Ok(())));
         self.ctx.deliver(Delivery::Connected(view.clone()));
         let position = if founded {
             Gtid { uuid: history, seqno: view.gtid.seqno - 1 }
         } else {
-            match self.ctx.front_end {
+            match self.ctx.front_end() {
                 FrontEnd::Database | FrontEnd::Reader { .. } | FrontEnd::Device => args.position,
                 FrontEnd::Nothing => {
-                    self.ctx.finished.raise(committed);
+                    self.ctx.raise_finished(committed);
                     Gtid { uuid: history, seqno: committed }
                 }
             }
@@ -315,7 +313,7 @@ impl Member {
             Some((seqno, InDoubtDecision::TakeState)) => Some(seqno),
             _ => None,
         };
-        let why = match facts.transfer_reason(position, in_doubt, !self.ctx.me.arbitrator) {
+        let why = match facts.transfer_reason(position, in_doubt, !self.ctx.me().arbitrator) {
             Some(reason) => Some(reason.text(self.ctx.terms().data)),
             None => self
                 .delivery
@@ -378,7 +376,7 @@ impl Member {
             let started = self.delivery.deliverer.start(&bases, committed, begins);
             self.delivery.deliverer.stop();
             if !is_left_out && started.is_ok() {
-                self.ctx.finished.raise(begins);
+                self.ctx.raise_finished(begins);
                 return Ok(begins);
             }
         }
@@ -386,12 +384,12 @@ impl Member {
     }
 
     fn still_connecting(&mut self, args: ConnectArgs, until: Micros, log_at: Micros, missing: &str) {
-        let knows_others = || self.ctx.raft.membership().voters().any(|id| id != self.ctx.me.id);
+        let knows_others = || self.ctx.raft.membership().voters().any(|id| id != self.ctx.me().id);
         if self.ctx.now >= until && !(args.waits_for_others && knows_others()) {
             let text = format!("no primary component within {} s: {missing}", args.timeout.as_secs());
             self.ctx.connection = ConnectionState::Idle;
             self.forget_peers();
-            self.ctx.out.push(Effect::Connected(Err(NodeError::Timeout(text))));
+            self.ctx.emit(Effect::Connected(Err(NodeError::Timeout(text))));
         } else if self.ctx.now >= log_at {
             self.ctx.log(Level::Info, format!("waiting for a primary component: {missing}"));
             self.ctx.connection =
@@ -431,13 +429,13 @@ impl Member {
         let cut_off = self.ctx.cut_off();
         let quorum = self.ctx.raft.has_quorum(self.ctx.now) && !cut_off;
         if quorum {
-            self.ctx.quorum.present();
+            self.ctx.majority_present();
             if !primary {
                 self.back_to_primary();
             }
             return;
         }
-        let since = self.ctx.quorum.missing(self.ctx.now);
+        let since = self.ctx.majority_missing();
         let timeout =
             if cut_off { CUT_OFF_TIMEOUT } else { LEADERLESS_TIMEOUTS * self.ctx.raft.election_timeout() };
         if primary && self.ctx.now.saturating_sub(since) >= timeout {
@@ -459,7 +457,7 @@ impl Member {
     /// Desyncs this member while its disk hangs, and leaves if that lasts and the others go on.
     pub(in crate::member) fn own_disk_step(&mut self) {
         let stands_still_for = self.ctx.raft.disk_stands_still_for();
-        let timeout = self.ctx.tuning.disk_timeout.as_micros() as Micros;
+        let timeout = self.ctx.tuning().disk_timeout.as_micros() as Micros;
         // Only commits without this disk show that the others go on without it, under each policy.
         let goes_on = self.ctx.connection.is_primary() && self.ctx.raft.commit() > self.ctx.raft.persisted();
         let change = self.roster.own_disk.step(self.ctx.now, stands_still_for, timeout, goes_on);
@@ -497,7 +495,7 @@ impl Member {
             hung_disks_text(&self.ctx, &disks)
         );
         self.ctx.log(Level::Warn, text);
-        self.ctx.quorum.disks_hang(disks);
+        self.ctx.stepped_down_for(disks);
     }
 
     /// When this member leaves because its disk hangs, if nothing changes.
@@ -518,7 +516,7 @@ impl Member {
 
     fn back_to_primary(&mut self) {
         self.ctx.log(Level::Info, "the majority is back");
-        self.ctx.quorum.became_primary(self.ctx.now);
+        self.ctx.became_primary();
         match self.ctx.connection {
             ConnectionState::NeedState { .. } => {
                 self.ctx.connection = ConnectionState::NeedState { primary: true }
@@ -563,9 +561,9 @@ impl Member {
     /// for a state transfer if no other member has a database to copy.
     fn log_of_database(&mut self, named: Uuid) -> Uuid {
         let others =
-            self.ctx.raft.membership().members.iter().any(|m| m.id != self.ctx.me.id && !m.arbitrator);
+            self.ctx.raft.membership().members.iter().any(|m| m.id != self.ctx.me().id && !m.arbitrator);
         let own = self.ctx.raft.committed_state();
-        if !named.is_nil() || others || self.ctx.me.arbitrator || own.log_id == own.history {
+        if !named.is_nil() || others || self.ctx.me().arbitrator || own.log_id == own.history {
             return named;
         }
         let log_id = own.log_id;
@@ -611,7 +609,7 @@ impl Member {
         self.recovery.transfers.end();
         self.forget_peers();
         self.recovery.ending.left(self.ctx.now);
-        self.ctx.out.push(Effect::Left);
+        self.ctx.emit(Effect::Left);
     }
 
     /// The server has received its state, or failed to.
@@ -684,7 +682,7 @@ impl Member {
         self.delivery.wake_all(&mut self.ctx, true);
         self.recovery.votes.end();
         if let ConnectionState::Connecting { .. } = self.ctx.connection {
-            self.ctx.out.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
+            self.ctx.emit(Effect::Connected(Err(NodeError::Log(text.to_string()))));
         }
         if self.delivery.deliverer.is_shown() {
             let info = self.delivery.deliverer.view_without_quorum(&self.ctx);
@@ -694,7 +692,7 @@ impl Member {
         self.ctx.connection = ConnectionState::Failed(text.to_string());
         let ids: Vec<MemberId> = self.ctx.peers.keys().copied().collect();
         for id in ids {
-            self.ctx.out.push(Effect::Drop(id));
+            self.ctx.emit(Effect::Drop(id));
         }
     }
 }

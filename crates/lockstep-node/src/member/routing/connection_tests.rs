@@ -255,8 +255,8 @@ fn member_with_new_address_does_not_dial_old_one() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.cut(0, true);
     lab.cut(2, true);
-    let old = lab.nodes[0].member.ctx.me.address.clone();
-    lab.nodes[0].member.ctx.me.address = "10.0.0.1:4999".into();
+    let old = lab.nodes[0].member.ctx.me().address.clone();
+    lab.nodes[0].member.ctx.me_mut().address = "10.0.0.1:4999".into();
     lab.dials.clear();
     lab.restart(0, |_| {});
     lab.run(1_000_000);
@@ -305,7 +305,7 @@ fn voter_with_vote_option_off_logs_warning() {
     let mut lab = Lab::new(3, &Tuning::default());
     // Another process, with other options.
     lab.nodes[2].member.roster.sync.majority_lost();
-    lab.nodes[2].member.ctx.me.wants_vote = false;
+    lab.nodes[2].member.ctx.me_mut().wants_vote = false;
     lab.restart(2, |_| {});
     lab.until("it is Synced again", 20_000_000, |lab| {
         lab.nodes[2].member.ctx.connection == ConnectionState::Running { primary: true, synced: true }
@@ -347,7 +347,7 @@ fn replayed_view_ends_no_streaming_transaction() {
     lab.run(1_000_000);
     lab.write_fragment(2).abandon();
     lab.run(500_000);
-    let own = lab.nodes[2].member.ctx.me.view_uuid;
+    let own = lab.nodes[2].member.ctx.me().view_uuid;
     assert!(lab.nodes[2].member.delivery.deliverer.has_streams_of(&own));
     let member = &mut lab.nodes[2].member;
     assert_eq!(member.delivery.deliverer.was_cut(&member.ctx), Ok(()));

@@ -99,7 +99,7 @@ impl Member {
         let name = self.ctx.name_of(&from);
         let text = format!("a message from {name} {error}: the connection is closed and made again");
         self.ctx.log(Level::Warn, text);
-        self.ctx.out.push(Effect::Drop(from));
+        self.ctx.emit(Effect::Drop(from));
     }
 
     pub(in crate::member) fn node_message(&mut self, from: MemberId, message: NodeMessage) {
@@ -196,8 +196,8 @@ impl Member {
 
     /// Dispatches the messages of this member to itself.
     pub(in crate::member) fn dispatch_own(&mut self) {
-        let me = self.ctx.me.id;
-        while let Some(message) = self.ctx.out.take_own() {
+        let me = self.ctx.me().id;
+        while let Some(message) = self.ctx.take_own() {
             match message {
                 OwnMessage::Node(message) => self.node_message(me, message),
                 OwnMessage::Operator(message) => self.operator_message(me, message),
@@ -210,7 +210,7 @@ impl Member {
 impl Member {
     /// Whether to accept a connection to this peer.
     pub(crate) fn admit(&self, hello: &Hello) -> Admission {
-        self.ctx.peers.admit(&self.ctx.raft, &self.ctx.me, self.ctx.now, hello)
+        self.ctx.peers.admit(&self.ctx.raft, self.ctx.me(), self.ctx.now, hello)
     }
 
     /// Peers refuse this member for its identity. If its earlier incarnation only was not known to be dead yet, this
@@ -254,7 +254,7 @@ impl Member {
         if matches!(self.ctx.connection, ConnectionState::Connecting { .. }) && self.ctx.peers.is_empty() {
             self.ctx.connection = ConnectionState::Idle;
             self.forget_peers();
-            self.ctx.out.push(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
+            self.ctx.emit(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
         }
     }
 
@@ -276,11 +276,11 @@ impl Member {
             // Only a hint: the default name is the host's, and several servers of a host may be in one group. Members
             // are identified by their ids.
             let name = &hello.name;
-            if self.ctx.me.name == *name || self.ctx.peers.values().any(|p| p.hello().name == *name) {
+            if self.ctx.me().name == *name || self.ctx.peers.values().any(|p| p.hello().name == *name) {
                 let text = format!(
                     "another member is named {name}, too: set {}, or {} that name it are ambiguous",
                     self.ctx.terms().name,
-                    match self.ctx.front_end {
+                    match self.ctx.front_end() {
                         FrontEnd::Device => "lines and commands",
                         _ => "lines and wsrep_sst_donor",
                     }
@@ -301,7 +301,7 @@ impl Member {
             .iter()
             .map(|m| m.address.clone())
             .chain(self.ctx.peers.values().map(|p| p.hello().address.clone()))
-            .chain([self.ctx.me.address.clone()])
+            .chain([self.ctx.me().address.clone()])
             .collect();
         self.ctx.send(id, &NodeMessage::Peers(addresses));
         // Fields unknown to older versions follow once the peer's version is known.
@@ -340,7 +340,7 @@ impl Member {
             log != own && !peer.hello().parents.contains(&own)
         });
         let ids: Vec<MemberId> = others.map(Peer::id).collect();
-        self.ctx.out.extend(ids.into_iter().map(Effect::Drop));
+        self.ctx.emit_all(ids.into_iter().map(Effect::Drop));
     }
 
     /// The protocol version of the connection just made.
@@ -430,9 +430,9 @@ impl Member {
 
     /// Fails because the log is reverted: the next start quarantines it, and this member joins as a new one.
     fn give_up_log(&mut self, why: &str) {
-        let member = self.ctx.me.id;
+        let member = self.ctx.me().id;
         let request = QuarantineRequest::Reverted { member, why: why.to_owned() };
-        self.ctx.out.push(Effect::QuarantineLog(Box::new(request)));
+        self.ctx.emit(Effect::QuarantineLog(Box::new(request)));
         self.fail(&format!(
             "{why}. It must not vote on what it has lost: its next start sets its log aside as lockstep.damaged.*, and \
              it joins as a new member"
@@ -450,10 +450,10 @@ impl Member {
 
     /// Whether payloads to this member are compressed, if it can unpack them.
     pub(crate) fn compresses_to(&self, id: &MemberId) -> bool {
-        match self.ctx.tuning.compress {
+        match self.ctx.tuning().compress {
             Compress::Off => false,
             Compress::Zone => {
-                self.ctx.peers.get(id).is_some_and(|peer| peer.hello().zone != self.ctx.me.zone)
+                self.ctx.peers.get(id).is_some_and(|peer| peer.hello().zone != self.ctx.me().zone)
             }
             Compress::All => true,
         }
@@ -467,7 +467,7 @@ impl Member {
     /// The introduction of this member to a peer.
     pub(crate) fn introduction(&self) -> Hello {
         let Some((history, log_id)) = self.ctx.peers.announced_log(&self.ctx.raft) else {
-            return self.ctx.me.clone();
+            return self.ctx.me().clone();
         };
         let before = &self.ctx.raft.tail_state().parents;
         let parents = before.iter().map(|p| (p.history, p.log_id)).collect();
@@ -478,7 +478,7 @@ impl Member {
             parents,
             forks,
             last_index: self.ctx.raft.last_index(),
-            ..self.ctx.me.clone()
+            ..self.ctx.me().clone()
         }
     }
 
@@ -513,7 +513,7 @@ impl Member {
     pub(crate) fn command(&mut self, token: u64, command: Command, fresh: Uuid) {
         if let Some(text) = self.admin.operator.refusal(&self.ctx) {
             let answer = Answer { ok: false, text: text.into(), seconds: 0.0, held: None };
-            return self.ctx.out.push(Effect::Answer { token, answer });
+            return self.ctx.emit(Effect::Answer { token, answer });
         }
         match command {
             Command::Hold => self.admin.barrier.begin(&mut self.ctx, token),
@@ -532,7 +532,7 @@ impl Member {
         if let Err(refusal) =
             self.admin.position_queries.begin(&mut self.ctx.raft, self.ctx.now, primary, token)
         {
-            self.ctx.out.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
+            self.ctx.emit(Effect::CommittedPosition { token, result: Err(refusal.into()) });
         }
     }
 
@@ -549,9 +549,8 @@ impl Member {
 
     /// The taker of this member's deliveries, if it is no database.
     pub(crate) fn set_front_end(&mut self, front_end: FrontEnd) {
-        debug_assert_eq!(front_end.keeps_data(), !self.ctx.me.arbitrator, "the introduction says so too");
-        self.ctx.front_end = front_end;
-        self.ctx.me.device = front_end == FrontEnd::Device;
+        debug_assert_eq!(front_end.keeps_data(), !self.ctx.me().arbitrator, "the introduction says so too");
+        self.ctx.set_front_end(front_end);
     }
 
     /// This member's server has executed a statement in total order. `own`: of this member's client.
@@ -561,9 +560,7 @@ impl Member {
     }
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
-        self.ctx.raft.set_relaying(tuning.relay);
-        self.ctx.raft.set_disk_timeout(tuning.disk_timeout.as_micros() as Micros);
-        self.ctx.tuning = tuning;
+        self.ctx.set_tuning(tuning);
         self.delivery.apply_holds.adopt_options(&mut self.ctx, self.delivery.deliverer.delivered());
         self.adapt_timing();
     }

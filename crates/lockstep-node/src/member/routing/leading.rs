@@ -57,9 +57,9 @@ impl Member {
         let facts = Facts {
             now: self.ctx.now,
             raft: &self.ctx.raft,
-            tuning: &self.ctx.tuning,
+            tuning: self.ctx.tuning(),
             candidates: self.ctx.candidates(),
-            arbitrator: self.ctx.me.arbitrator,
+            arbitrator: self.ctx.me().arbitrator,
             held: self.ctx.has_held_server() || needs_state,
             finished: self.ctx.finished(),
             busy: self.is_busy(),
@@ -112,7 +112,7 @@ impl Member {
 
     pub(in crate::member) fn leader_changed(&mut self, leader: Option<MemberId>, term: u64) {
         let text = match leader {
-            Some(id) if id == self.ctx.me.id => format!("this member leads in term {term}"),
+            Some(id) if id == self.ctx.me().id => format!("this member leads in term {term}"),
             Some(id) => format!("{} leads in term {term}", self.ctx.name_of(&id)),
             None => format!("no leader in term {term}"),
         };
@@ -120,7 +120,7 @@ impl Member {
         self.ctx.log(Level::Info, text);
         self.ask_again();
         let before = self.leadership.leader_changed(leader);
-        if leader == Some(self.ctx.me.id) {
+        if leader == Some(self.ctx.me().id) {
             self.warn_of_loss(term, before);
         }
     }
@@ -142,7 +142,7 @@ impl Member {
     /// previous leader is present itself, log recovery has asked it for its log tail.
     fn warn_of_loss(&mut self, term: u64, before: Option<MemberId>) {
         let Some(gap) = self.ctx.raft.left_out_by_own_term() else { return };
-        let before = before.filter(|id| *id != self.ctx.me.id);
+        let before = before.filter(|id| *id != self.ctx.me().id);
         if before.is_some_and(|id| self.ctx.responds(&id)) {
             return;
         }
@@ -173,7 +173,7 @@ impl Member {
     /// Sets Raft's timeouts to what the network calls for.
     pub(in crate::member) fn adapt_timing(&mut self) {
         let network = self.ctx.network();
-        let timing = self.leadership.timing(self.ctx.now, &self.ctx.tuning, &network);
+        let timing = self.leadership.timing(self.ctx.now, self.ctx.tuning(), &network);
         self.ctx.raft.set_timing(timing.heartbeat, timing.election_timeout);
         self.ctx.raft.set_leader_timeout(timing.leader_timeout);
         self.ctx.raft.set_longest_rtt(timing.longest_rtt);
@@ -181,9 +181,10 @@ impl Member {
 
     /// Compares the append times of entries from the leader with the own clock, under `apply.delay`.
     pub(in crate::member) fn compare_clocks(&mut self, entries: &[Entry]) {
-        let leader = self.ctx.raft.leader().filter(|id| *id != self.ctx.me.id);
-        let Some(leader) = leader.filter(|_| !self.ctx.tuning.apply_hold.delay.is_zero()) else { return };
-        let Some(behind) = self.delivery.clocks.compare(self.ctx.now, self.ctx.wall, leader, entries) else {
+        let leader = self.ctx.raft.leader().filter(|id| *id != self.ctx.me().id);
+        let Some(leader) = leader.filter(|_| !self.ctx.tuning().apply_hold.delay.is_zero()) else { return };
+        let Some(behind) = self.delivery.clocks.compare(self.ctx.now, self.ctx.wall(), leader, entries)
+        else {
             return;
         };
         let (side, effect) = if behind > 0 { ("behind", "sooner") } else { ("ahead of", "later") };
