@@ -6,27 +6,30 @@ use crate::host::Host;
 use crate::lifecycle::identity::Identity;
 use crate::lifecycle::last_view::LastView;
 use crate::lifecycle::node_slot::NodeSlot;
-use crate::lifecycle::state_files::StateFile;
+use crate::lifecycle::state_files::{Saved, StateFile};
 use crate::status::counters::Counters;
 use crate::trx::table::Transactions;
 use crate::trx::write_access::{Write, WriteAccess};
 use lockstep_abi::Status;
 use lockstep_node::core::{Gtid, Seqno};
-use lockstep_node::{LocalState, Node};
+use lockstep_node::{LocalState, Node, NodeConfig, NodeError, ViewInfo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module. Usable from any thread.
+///
+/// The open fields are components that every call uses. Each keeps its own state to itself, and none depends on another
+/// one of this struct.
 pub(crate) struct Context {
     pub(crate) host: Host,
-    pub(crate) node: NodeSlot,
     pub(crate) identity: Identity,
     pub(crate) sequence: CommitSequence,
     pub(crate) trxs: Transactions,
     pub(crate) ddl: Ddl,
-    pub(crate) view: LastView,
-    pub(crate) state_file: Arc<StateFile>,
     pub(crate) counters: Counters,
+    node: NodeSlot,
+    view: LastView,
+    state_file: Arc<StateFile>,
     access: WriteAccess,
     failed: AtomicBool,
 }
@@ -51,6 +54,17 @@ impl Context {
     /// The node, once `connect` has started it.
     pub(crate) fn node(&self) -> Option<&Node> {
         self.node.get()
+    }
+
+    /// The node; starts it with `config` if need be.
+    ///
+    /// # Errors
+    /// As [`NodeSlot::get_or_start`].
+    pub(crate) fn node_or_start(
+        &self,
+        config: impl FnOnce() -> Result<NodeConfig, NodeError>,
+    ) -> Result<&Node, NodeError> {
+        self.node.get_or_start(config)
     }
 
     /// `wsrep_local_state`.
@@ -89,6 +103,38 @@ impl Context {
             || self.node().is_some_and(|node| node.status().log.left_out_around(seqno).is_some())
     }
 
+    /// The server gets this view next.
+    pub(crate) fn view_begins(&self, info: &ViewInfo) {
+        self.view.set(info);
+    }
+
+    /// This member has left: it is in no view.
+    pub(crate) fn forget_view(&self) {
+        self.view.clear();
+    }
+
+    /// The addresses for clients of the last view's members.
+    pub(crate) fn incoming_addresses(&self) -> String {
+        self.view.incoming()
+    }
+
+    /// The content of `grastate.dat`.
+    pub(crate) fn saved_state(&self) -> Saved {
+        self.state_file.get()
+    }
+
+    /// A state transfer has restored the database: `grastate.dat` is that of a running server again.
+    pub(crate) fn save_restored(&self) {
+        self.state_file.mark_restored();
+        self.save_running();
+    }
+
+    /// Writes `grastate.dat` for a server that has left the cluster at `position`.
+    pub(crate) fn save_left(&self, position: Gtid) {
+        self.name_log();
+        self.host.note(self.state_file.set_at_end(position, self.view.safe_to_bootstrap()));
+    }
+
     /// Writes `grastate.dat` for a running server: the history, and no seqno.
     pub(crate) fn save_running(&self) {
         self.name_log();
@@ -97,7 +143,7 @@ impl Context {
     }
 
     /// Names, in the state file, the log that this server applies.
-    pub(crate) fn name_log(&self) {
+    fn name_log(&self) {
         if let Some(identity) = self.node().map(|node| node.identity())
             && !identity.log.is_nil()
             && identity.history == self.identity.history()

@@ -394,13 +394,12 @@ impl Provider {
                 // Threads inside commit order may still commit above this position. The next start asks InnoDB.
                 cx.save_running();
             } else {
-                cx.name_log();
-                cx.host.note(cx.state_file.set_at_end(position, cx.view.safe_to_bootstrap()));
+                cx.save_left(position);
                 cx.host.log.info(format!("left the cluster at {position}"));
                 cx.host.note(state_files::remove_view(&cx.host.data_dir));
             }
         }
-        cx.view.clear();
+        cx.forget_view();
         self.local.forget_rollbacks();
     }
 

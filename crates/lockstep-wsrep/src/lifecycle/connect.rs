@@ -220,7 +220,7 @@ impl Provider {
     }
 
     fn start_node(self: &Arc<Self>, founds: bool) -> Result<&Node, NodeError> {
-        self.cx().node.get_or_start(|| self.node_config(!founds))
+        self.cx().node_or_start(|| self.node_config(!founds))
     }
 
     /// `connect`.
@@ -257,7 +257,7 @@ impl Provider {
             ));
         }
         let mut position = start_position::known(cx);
-        if bootstrap && !cx.state_file.get().safe_to_bootstrap {
+        if bootstrap && !cx.saved_state().safe_to_bootstrap {
             let dir = cx.host.settings.with(|options| options.log_dir());
             return Err(unsafe_to_found(position, has_log(dir.as_ref().unwrap_or(&cx.host.data_dir))));
         }
@@ -280,7 +280,7 @@ impl Provider {
             peers: parsed.peers.iter().map(ToString::to_string).collect(),
             bootstrap,
             position,
-            log: cx.state_file.get().log,
+            log: cx.saved_state().log,
             // A process that was a member before knows the domain, and no method but mysqldump serves a running server.
             by_donor: server_keeps_gtids() && !been_connected,
             timeout,

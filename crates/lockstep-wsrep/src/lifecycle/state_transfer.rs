@@ -91,8 +91,7 @@ impl StateTransfer {
         cx.sequence.set_position(at.seqno);
         cx.identity.position_is_set();
         self.awaits_state.store(false, Ordering::SeqCst);
-        cx.state_file.mark_restored();
-        cx.save_running();
+        cx.save_restored();
         node.state_received(Ok(at));
     }
 

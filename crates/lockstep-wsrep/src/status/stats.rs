@@ -89,7 +89,7 @@ pub(crate) fn stats(provider: &Provider) -> Vec<(&'static str, Value)> {
         ("cert_interval", Double(ratio(c.interval.get(), c.certified.get()))),
         ("open_transactions", Int(cx.trxs.len() as i64)),
         ("open_connections", Int(cx.trxs.statements() as i64)),
-        ("incoming_addresses", Text(cx.view.incoming())),
+        ("incoming_addresses", Text(cx.incoming_addresses())),
         ("cluster_weight", Text(votes.to_string())),
         ("desync_count", Text(c.desyncs.load(Relaxed).to_string())),
         ("semi_sync_status", Text(if status.semi_sync_is_on() { "ON" } else { "OFF" }.into())),

@@ -15,7 +15,7 @@ impl<'a> Applier<'a> {
             Delivery::Ordered(_) | Delivery::Result(_) | Delivery::Closed => Next::Again,
             Delivery::Connected(info) => {
                 cx.identity.connected(node.identity().view_uuid, info.gtid);
-                cx.view.set(&info);
+                cx.view_begins(&info);
                 cx.host.log.info(format!("connected as {} at {}", cx.identity.own(), info.gtid));
                 Next::Connected(view::buffer(cx, &info), exclusive)
             }
@@ -57,7 +57,7 @@ impl<'a> Applier<'a> {
                 if info.status == NodeViewStatus::Primary {
                     cx.identity.set_history(info.gtid.uuid);
                 }
-                cx.view.set(&info);
+                cx.view_begins(&info);
                 let buffer = view::buffer(cx, &info);
                 Next::View(Box::new(info), buffer, in_log, exclusive)
             }

@@ -374,7 +374,7 @@ impl<'a> Applier<'a> {
 
     /// Shows `info` before the delivery in `rest`.
     fn overtaken(&self, info: NodeView, rest: Held<'a>, exclusive: Option<Exclusive<'a>>) -> Next<'a> {
-        self.cx.view.set(&info);
+        self.cx.view_begins(&info);
         let buffer = view::buffer(self.cx, &info);
         Next::Overtaken(Box::new(info), buffer, Box::new(rest), exclusive)
     }
