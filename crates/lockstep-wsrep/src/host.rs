@@ -59,7 +59,7 @@ pub(crate) struct Names {
     pub(crate) incoming: String,
 }
 
-/// See the module. Nothing in it but the options changes after `init`.
+/// See the module. The open fields do not change after `init`, but for the options.
 pub(crate) struct Host {
     pub(crate) calls: Callbacks,
     pub(crate) log: Log,
@@ -70,10 +70,23 @@ pub(crate) struct Host {
     /// The database's position according to the server (`wsrep_start_position`).
     pub(crate) start_position: Gtid,
     /// The warning about an unused encryption key has been logged.
-    pub(crate) warned_of_key: AtomicBool,
+    warned_of_key: AtomicBool,
 }
 
 impl Host {
+    pub(crate) fn new(
+        calls: Callbacks,
+        log: Log,
+        settings: Settings,
+        proto_ver: i32,
+        data_dir: PathBuf,
+        names: Names,
+        start_position: Gtid,
+    ) -> Host {
+        let warned_of_key = AtomicBool::new(false);
+        Host { calls, log, settings, proto_ver, data_dir, names, start_position, warned_of_key }
+    }
+
     /// Logs an I/O error of a state file. It is not fatal: after a crash the log still has all entries.
     pub(crate) fn note(&self, result: std::io::Result<()>) {
         if let Err(error) = result {

@@ -18,7 +18,6 @@ use lockstep_node::options::Options;
 use lockstep_node::{ConnectArgs, FrontEnd, Level, Node, NodeConfig, NodeError};
 use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -106,16 +105,8 @@ pub(crate) unsafe fn init(args: &InitArgs) -> Result<Arc<Provider>, String> {
         "saved state: {}, safe_to_bootstrap: {}",
         saved.position, saved.safe_to_bootstrap as u8
     ));
-    let host = Host {
-        calls,
-        log,
-        settings,
-        proto_ver: args.proto_ver,
-        data_dir,
-        names: Names { name, address, incoming },
-        start_position,
-        warned_of_key: AtomicBool::new(false),
-    };
+    let names = Names { name, address, incoming };
+    let host = Host::new(calls, log, settings, args.proto_ver, data_dir, names, start_position);
     Ok(Arc::new(Provider::new(Context::new(host, state_file, ddl))))
 }
 
