@@ -114,7 +114,7 @@ impl Slot {
         self.former_end.take_if(|end| in_order(last) >= in_order(*end)).is_some()
     }
 
-    /// The owner has opened the log, whose oldest segment is `first` (`None`: there is none). A new incarnation begins.
+    /// The owner has opened the log, so a new incarnation begins. `first`: the number of the oldest segment, if there is one.
     pub(crate) fn opened(&mut self, first: Option<u64>) {
         let floor = first.unwrap_or(self.floor);
         assert!(floor >= self.floor, "the log begins with {floor}, which was trimmed");

@@ -535,7 +535,8 @@ impl Progress {
         self.route.exclude(now, limits);
     }
 
-    /// For how long this recipient waits for what its relay had. `relay_received`: what the relay has now.
+    /// Returns how long this recipient has waited for the entries that its relay had received. The relay has received
+    /// everything up to `relay_received` by now.
     pub(super) fn track_wait(&mut self, relay_received: Index, now: Micros) -> Micros {
         self.route.track_wait(relay_received, self.received, now)
     }

@@ -106,8 +106,8 @@ impl Route {
         self.stuck_since.unwrap_or(now)
     }
 
-    /// For how long this recipient, which has received everything up to `received`, waits for what its relay had.
-    /// `relay_received`: what the relay has now.
+    /// Returns how long this recipient has waited for the entries that its relay had received. The recipient has received
+    /// everything up to `received`, the relay up to `relay_received` by now.
     pub(super) fn track_wait(&mut self, relay_received: Index, received: Index, now: Micros) -> Micros {
         self.stuck_since = None;
         let lags = self.lags.filter(|(had, _)| received < *had);
