@@ -284,7 +284,8 @@ impl<F: DiskFile> IdFile<F> {
 
     /// Writes the slot without making it durable: only for hints. The vote must be unchanged.
     pub(crate) fn commit_lazily(&mut self) -> io::Result<()> {
-        assert!(is_same_promise(&self.slot.vote, &self.promised), "an unsynced vote: {:?}", self.slot.vote);
+        let (vote, promised) = (&self.slot.vote, &self.promised);
+        assert!(is_same_promise(vote, promised), "{vote:?} is not synced, but {promised:?} is");
         self.slot.seq += 1;
         self.file.write_at(&self.slot.encode(), self.scratch * SLOT_STRIDE)
     }

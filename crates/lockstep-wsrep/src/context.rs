@@ -18,8 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module. Usable from any thread.
 ///
-/// The open fields are components that every call uses. Each keeps its own state to itself, and none depends on another
-/// one of this struct.
+/// The open fields are components with private state.
 pub(crate) struct Context {
     pub(crate) host: Host,
     pub(crate) identity: Identity,

@@ -133,7 +133,7 @@ impl Context {
         &self.cluster
     }
 
-    /// The taker of this member's deliveries, if it is no database. The introduction says so, too.
+    /// Sets the front end. The introduction tells peers whether it is a device.
     pub(in crate::member) fn set_front_end(&mut self, front_end: FrontEnd) {
         self.front_end = front_end;
         self.me.device = front_end == FrontEnd::Device;

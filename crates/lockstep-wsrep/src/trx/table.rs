@@ -107,7 +107,7 @@ impl Trx {
         !self.hurried.swap(true, Ordering::AcqRel)
     }
 
-    /// The transaction has been replicated. Returns whether the node was asked to hurry for it.
+    /// `certify` no longer waits for the order of the transaction. Returns whether the node was asked to hurry for it.
     pub(crate) fn end_hurry(&self) -> bool {
         self.hurried.swap(false, Ordering::AcqRel)
     }

@@ -397,6 +397,8 @@ impl Replication {
         let bytes = entries.iter().map(Entry::size).sum();
         match log.term_at(prev_index) {
             Some(prev_term) => {
+                // A relay's share is kept within its limits at each message, also at one without recipients.
+                peer.relay_share(round.local.config().max_inflight_bytes);
                 peer.send_append(round, to, (prev_index, prev_term), (entries, bytes), 0, Vec::new());
             }
             None => peer.send_base(round, context, to),

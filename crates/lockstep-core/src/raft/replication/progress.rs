@@ -225,7 +225,7 @@ impl Progress {
         self.inflight.bytes() < max
     }
 
-    /// It has received everything up to here. `moment`: see [`Route::confirmed`].
+    /// It has received everything up to here. `moment`: see [`Path::confirmed`](super::path::Path::confirmed).
     fn confirm(&mut self, received: Index, now: Micros, moment: Micros) {
         let (mut first, mut bytes, mut last) = (None, 0, None);
         while let Some(sent) = self.inflight.confirm(received) {
@@ -355,7 +355,7 @@ impl Progress {
     }
 
     /// The peer has persisted and received everything up to these indices. `next_context`: see [`Progress::resend`].
-    /// `moment`: see [`Route::confirmed`].
+    /// `moment`: see [`Path::confirmed`](super::path::Path::confirmed).
     pub(super) fn acknowledged(
         &mut self,
         (persisted, received): (Index, Index),
