@@ -89,7 +89,7 @@ impl Peer {
         self.dialed.take()
     }
 
-    /// Takes in an event of the socket. Returns whether the event says that the socket is writable.
+    /// Takes in an event of the socket. Returns whether the socket has become writable and something waits to be written.
     pub(crate) fn socket_event(&mut self, event: &MioEvent) -> bool {
         self.hangup |= event.is_read_closed() || event.is_error();
         self.readable |= event.is_readable() || self.hangup;
