@@ -141,6 +141,21 @@ pub struct Difference {
 /// The ranges of writes that a line names.
 const RANGES_SHOWN: usize = 8;
 
+impl Entry {
+    /// What the members' logs say when the entry takes effect. `member` made it; `epoch` is the present one. `None`: nothing.
+    pub(super) fn notice(&self, member: &str, epoch: u64) -> Option<String> {
+        match self {
+            Entry::Attach { peer, .. } => Some(format!("{peer} is attached to {member} in epoch {epoch}")),
+            Entry::Promote { .. } => Some(format!("{member} was promoted in epoch {epoch}")),
+            Entry::Detach { epoch, .. } => {
+                Some(format!("the client at {member} has detached in order, which ends epoch {epoch}"))
+            }
+            Entry::Resize { size, .. } => Some(format!("the device has {size} bytes, as {member} asked")),
+            _ => None,
+        }
+    }
+}
+
 /// A line for people.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

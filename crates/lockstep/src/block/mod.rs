@@ -41,7 +41,8 @@ enum BlockCommand {
     Resize(ResizeArgs),
     /// Change the replication protocol of the running group.
     Protocol(ProtocolArgs),
-    /// Compare all copies while clients write. Exit code 1: they differ, or could not be compared.
+    /// Compare all copies while clients write. Exit code 1: they differ, or could not be compared; 4: those that were compared
+    /// are alike, and others were not compared.
     Verify(VerifyArgs),
     /// Make an image of the device at one position, while clients write.
     Snapshot(SnapshotArgs),
@@ -159,7 +160,7 @@ pub(crate) fn run(args: BlockArgs) -> Result<ExitCode, String> {
             print(&at, &answer)?;
             let compared =
                 answer.compared.ok_or("the member has sent no result: is it of another version?")?;
-            Ok(if compared.differing_bytes == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            Ok(ExitCode::from(compared.exit_code()))
         }
         BlockCommand::Snapshot(SnapshotArgs { at, to }) => {
             // The member has another working directory.

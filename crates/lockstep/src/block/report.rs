@@ -33,6 +33,8 @@ pub(crate) struct BlockStatus {
     pub(crate) state: String,
     /// The member that owns the epoch.
     pub(crate) primary: Option<String>,
+    /// Whether that member is connected to this one. `None`: nobody owns the epoch.
+    pub(crate) primary_connected: Option<bool>,
     /// The client that is attached.
     pub(crate) client: Option<String>,
     /// Whether this member knows the attachment: `false` if it ended without a detach, so that only a promotion helps. `None`:
@@ -99,6 +101,15 @@ pub(crate) struct DifferenceStatus {
 }
 
 impl ComparedStatus {
+    /// The exit code of `lockstep block verify`, as of `lockstep verify`.
+    pub(super) fn exit_code(&self) -> u8 {
+        match (self.differing_bytes, self.not_compared.is_empty()) {
+            (0, true) => 0,
+            (0, false) => 4,
+            _ => 1,
+        }
+    }
+
     pub(super) fn of(replica: &Replica<NodeLog>, found: &Compared) -> ComparedStatus {
         let names =
             |members: &[MemberId]| members.iter().map(|member| replica.log().name_of(member)).collect();
@@ -140,6 +151,7 @@ pub(super) fn status(replica: &Replica<NodeLog>, connections: Option<&Connection
         epoch: found.attachments.epoch(),
         state: state.into(),
         primary: primary.map(|member| log.name_of(&member)),
+        primary_connected: primary.map(|member| member == log.member() || log.is_connected(&member)),
         client,
         alive: here.then(|| session.is_some_and(|session| session.failure.is_none())),
         failure: session.and_then(|session| session.failure.clone()),
@@ -188,6 +200,12 @@ impl BlockStatus {
             let _ = write!(
                 out,
                 "; that attachment did not end in order: `lockstep block promote` begins a new epoch"
+            );
+        }
+        if self.primary_connected == Some(false) {
+            let _ = write!(
+                out,
+                "; {primary} is not connected: `lockstep block promote` lets another member take over"
             );
         }
         if let Some(failure) = &self.failure {
@@ -284,6 +302,20 @@ mod tests {
         status.alive = Some(false);
         let text = status.text();
         assert!(text.contains("uid 0 attached to n2 in epoch 3") && text.contains("block promote"), "{text}");
+        (status.alive, status.primary_connected) = (None, Some(true));
+        assert!(!status.text().contains("block promote"), "{}", status.text());
+        status.primary_connected = Some(false);
+        assert!(status.text().contains("n2 is not connected: `lockstep block promote`"), "{}", status.text());
+    }
+
+    #[test]
+    fn exit_code_tells_differences_and_copies_left_out() {
+        let code = |differing_bytes, absent: &[&str]| {
+            let not_compared = absent.iter().map(|name| (*name).to_owned()).collect();
+            ComparedStatus { differing_bytes, not_compared, ..ComparedStatus::default() }.exit_code()
+        };
+        assert_eq!((code(0, &[]), code(0, &["n3"])), (0, 4));
+        assert_eq!((code(4096, &[]), code(4096, &["n3"])), (1, 1));
     }
 
     #[test]

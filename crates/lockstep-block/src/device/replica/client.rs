@@ -126,7 +126,10 @@ impl<L: Log> Replica<L> {
                 return refuse(format!("the device is in epoch {epoch}: {promote}"));
             }
             if session.peer() != peer {
-                return refuse(format!("{} is attached, in epoch {epoch}: {promote}", session.peer()));
+                let peer = session.peer();
+                return refuse(format!(
+                    "{peer} is attached, in epoch {epoch}: disconnect that client first. If it is lost, {promote}"
+                ));
             }
             if session.is_leaving() {
                 return Ok(Way::Wait(format!(

@@ -614,6 +614,10 @@ impl<L: Log> Replica<L> {
         let epoch_before = state.attachments.epoch();
         let is_data = matches!(entry, Entry::Writes { .. });
         let effect = state.attachments.take(origin, &entry);
+        let notice = match effect {
+            Effect::Accepted(_) => entry.notice(&self.0.log.name_of(origin), state.attachments.epoch()),
+            _ => None,
+        };
         if let (Effect::Accepted(_), Entry::Promote { .. }) = (&effect, &entry) {
             state.promoted_at = now;
         }
@@ -681,6 +685,9 @@ impl<L: Log> Replica<L> {
         state.count_early();
         let is_small = is_data && !state.must_write_back(self.0.config.cache);
         drop(state);
+        if let Some(notice) = notice {
+            self.0.log.note(false, &notice);
+        }
         match is_small {
             true => self.wake_clients(),
             false => self.wake(),

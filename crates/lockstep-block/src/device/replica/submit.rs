@@ -285,8 +285,8 @@ impl<L: Log> Replica<L> {
             let name = self.0.log.name_of(member);
             return Err(format!(
                 "{peer} is attached to {name}, and {name} is connected: a promotion ends that attachment. Disconnect the \
-                 client first. If the attachment did not end in order (see `lockstep block status` on {name}), promote {name}, or \
-                 give --force"
+                 client first. If the attachment did not end in order (see `lockstep block status` on {name}), promote {name}. If \
+                 {name} does not answer, stop its machine and give --force"
             ));
         }
         Ok(())
