@@ -38,6 +38,8 @@ pub struct Counters {
     pub trimmed_logs: u64,
     /// Logs that lost their ends: they keep their members' ids.
     pub shortened_logs: u64,
+    /// Disks that lost their latest writes, and a part of earlier ones, so that the log could not keep its identity.
+    pub lost_batches: u64,
     /// Members that came back under a new id.
     pub identities: u64,
     /// Starts that failed on the way and were tried again.
@@ -86,6 +88,7 @@ impl Counters {
             damaged_logs,
             trimmed_logs,
             shortened_logs,
+            lost_batches,
             identities,
             failed_starts,
             early,
@@ -126,6 +129,7 @@ impl Counters {
         self.damaged_logs += damaged_logs;
         self.trimmed_logs += trimmed_logs;
         self.shortened_logs += shortened_logs;
+        self.lost_batches += lost_batches;
         self.identities += identities;
         self.failed_starts += failed_starts;
         self.by_kind.iter_mut().zip(by_kind).for_each(|(sum, n)| *sum += n);

@@ -285,7 +285,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} snapshots={} transfers={} \
-         early={} lost={} no_donor={} fallbacks={} hung_disks={} arbitrators_led={} damaged_logs={} trimmed_logs={} shortened_logs={} identities={} rewound={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
+         early={} lost={} no_donor={} fallbacks={} hung_disks={} arbitrators_led={} damaged_logs={} trimmed_logs={} shortened_logs={} lost_batches={} identities={} rewound={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         sum.certified.0,
@@ -305,6 +305,7 @@ fn main() -> ExitCode {
         c.damaged_logs,
         c.trimmed_logs,
         c.shortened_logs,
+        c.lost_batches,
         c.identities,
         c.rewound,
         c.follows,

@@ -11,6 +11,9 @@ use lockstep_node::simulation::try_open;
 const ID_FILE: &str = "lockstep.id.log";
 const ID_SLOTS: [u64; 2] = [0, 4096];
 const ID_SLOT_BYTES: u64 = 128;
+/// Where a slot names the last segment that was durable, and up to which offset (docs/format-disk.md).
+const DURABLE_SEGMENT: usize = 88;
+const DURABLE_OFFSET: usize = 96;
 
 fn segment_name(number: u64) -> String {
     format!("lockstep.{number:016x}.log")
@@ -26,12 +29,15 @@ impl World {
         };
         self.stop(at, true);
         self.keep_rescued(at)?;
-        let disk = self.nodes[at].disk.clone();
-        for _ in 0..self.rng.between(1, 3) {
-            if self.rng.one_in(8) {
-                self.damage_identity(at, &disk);
-            } else {
-                self.damage_segment(at, &disk, (number, bytes), false);
+        // Without a draw, so that the draws of other runs mean what they did.
+        if !self.now.is_multiple_of(4) || !self.lose_latest_writes(at, (number, bytes)) {
+            let disk = self.nodes[at].disk.clone();
+            for _ in 0..self.rng.between(1, 3) {
+                if self.rng.one_in(8) {
+                    self.damage_identity(at, &disk);
+                } else {
+                    self.damage_segment(at, &disk, (number, bytes), false);
+                }
             }
         }
         let (low, high) = self.profile.restart;
@@ -68,6 +74,49 @@ impl World {
             self.start_later(at, low, high);
         }
         Ok(())
+    }
+
+    /// The disk has lost its latest writes although it had confirmed them: the last sync, and a part of an earlier one. Intact
+    /// records lie between the two. Nothing tells where the log had ended, so the member must not answer for it. Returns whether
+    /// it was possible.
+    fn lose_latest_writes(&mut self, at: usize, (number, bytes): (u64, u64)) -> bool {
+        let name = segment_name(number);
+        let disk = self.nodes[at].disk.fork();
+        let (Some(segment), Some(id)) = (disk.contents(&name), disk.contents(ID_FILE)) else { return false };
+        if disk.contents(&segment_name(number + 1)).is_some() {
+            return false;
+        }
+        let word = |at: usize| {
+            id.get(at..at + 8).map_or(0, |w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
+        };
+        let saved = ID_SLOTS
+            .map(|slot| (word(slot as usize + DURABLE_SEGMENT), word(slot as usize + DURABLE_OFFSET)));
+        let durable =
+            saved.into_iter().filter(|(segment, _)| *segment == number).map(|(_, offset)| offset).max();
+        let (Some(durable), size) = (durable, segment.len() as u64) else { return false };
+        if durable >= bytes || bytes >= size {
+            return false;
+        }
+        let hole = self.rng.between(durable, bytes - 1);
+        let length = self.rng.between(1, 512).min(bytes - hole);
+        disk.overwrite(&name, hole, &vec![0; length as usize]);
+        disk.overwrite(&name, bytes, &vec![0; (size - bytes) as usize]);
+        let options = Options { new_member_id: self.nodes[at].id.0, ..Options::default() };
+        let shows = match try_open(&disk.fork(), options) {
+            Ok(found) => found.shortened.is_some(),
+            Err(_) => true,
+        };
+        if shows {
+            (self.nodes[at].disk, self.nodes[at].damaged) = (disk, true);
+            self.counters.lost_batches += 1;
+            self.say(
+                at,
+                format_args!(
+                    "damage: {name} has lost what follows byte {bytes}, and {length} bytes from {hole}"
+                ),
+            );
+        }
+        shows
     }
 
     /// Whether a voter with an intact log has all that this member has or may have on its disk.
