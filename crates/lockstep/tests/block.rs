@@ -216,6 +216,14 @@ impl Group {
     fn signal(&self, at: usize, signal: &str) {
         let pid = self.processes[at].as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        if signal == "-STOP" {
+            // The signal takes effect once one thread of the process was scheduled. Until then the others go on.
+            let end = Instant::now() + PATIENCE;
+            while !is_stopped(&pid) {
+                assert!(Instant::now() < end, "process {pid} does not stop");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 
     /// `lockstep block` with these arguments at a member: its standard output, or its error.
@@ -306,6 +314,14 @@ impl Group {
         let first = image(0);
         assert!((1..copies).all(|at| image(at) == first), "copies differ");
     }
+}
+
+/// Whether all threads of a process are stopped.
+fn is_stopped(pid: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    // The state follows the name, which is in parentheses.
+    let mut states = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    states.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
 impl Drop for Group {
