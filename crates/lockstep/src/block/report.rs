@@ -338,6 +338,23 @@ mod tests {
     }
 
     #[test]
+    fn alerts_use_metrics_that_there_are() {
+        let alerts = include_str!("../../../../docs/alerts.yml");
+        let metrics = BlockStatus::default().metrics();
+        let mut used = 0;
+        for expr in alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")) {
+            let names = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for name in names.filter_map(|name| name.strip_prefix("lockstep_")) {
+                if name.starts_with("block_") {
+                    assert!(metrics.iter().any(|metric| metric.name == name), "docs/alerts.yml uses {name}");
+                    used += 1;
+                }
+            }
+        }
+        assert!(used >= 2, "only {used} metrics of block devices found in docs/alerts.yml");
+    }
+
+    #[test]
     fn status_of_another_front_end_is_ignored() {
         assert_eq!(BlockStatus::in_page(&serde_json::json!({ "kind": "binlog" })), None);
         let own = BlockStatus { kind: KIND.into(), ..BlockStatus::default() };
