@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 # Tests of times (write outages, round trips), which could fail on a busy machine.
 timed=(allow:: disk:: distance:: failover:: policy:: wan::)
 # About half of the others, by time. Modules in neither list, such as new ones, run in the first lane.
-second=(chaos:: galera:: rejoin:: restart:: special:: stress:: tools:: up:: verify:: versions::)
+second=(chaos:: daily:: damage:: galera:: joining:: rejoin:: restart:: special:: stress:: tools:: up:: verify:: versions::)
 # Tests of 14 s to a minute. A shorter test in `make test`, or the simulator, would find most errors that break them.
 long=(
     allow::allow_list_table_lock_delays_joiner_only
