@@ -11,6 +11,8 @@ pub enum Planted {
     NoChecksums,
     /// Recovery takes any unreadable record for a torn tail, even if later records or the identity file disprove it.
     AnyEndIsTorn,
+    /// Recovery believes in a former end behind damage that is younger than the saved durable position.
+    YoungDamageProves,
 }
 
 /// A directory that holds a log. Names are plain file names within it.

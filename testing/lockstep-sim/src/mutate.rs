@@ -77,7 +77,7 @@ const fn in_writers(plant: Plant) -> Plant {
 use Failpoint::*;
 use NodeFault::*;
 use Planted::*;
-use lockstep_log::Planted::{AnyEndIsTorn, NoChecksums};
+use lockstep_log::Planted::{AnyEndIsTorn, NoChecksums, YoungDamageProves};
 
 /// All of them.
 pub const PLANTS: &[Plant] = &[
@@ -120,6 +120,7 @@ pub const PLANTS: &[Plant] = &[
     in_late_relays(plant("relayed-of-any-term", Core(RelayedOfAnyTerm), 25, 0)),
     plant("log-without-checksums", Log(NoChecksums), 20, 60),
     plant("any-end-is-torn", Log(AnyEndIsTorn), 150, 150),
+    plant("young-damage-proves", Log(YoungDamageProves), 20, 0),
     plant("failed-sync-ignored", Node(FailedSyncIgnored), 10, 60),
     plant("id-kept", Node(IdKept), 20, 60),
     plant("log-goes-back-unnoticed", Node(LogGoesBackUnnoticed), 25, 0),
