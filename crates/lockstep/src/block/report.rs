@@ -3,6 +3,7 @@
 use super::node_log::NodeLog;
 use super::options::Protocol;
 use super::resync::ResyncStatus;
+use crate::verify::NOT_ALL;
 use lockstep_block::device::attachments::Holder;
 use lockstep_block::device::entry::{Compared, Difference};
 use lockstep_block::device::{Log, Replica};
@@ -105,7 +106,7 @@ impl ComparedStatus {
     pub(super) fn exit_code(&self) -> u8 {
         match (self.differing_bytes, self.not_compared.is_empty()) {
             (0, true) => 0,
-            (0, false) => 4,
+            (0, false) => NOT_ALL,
             _ => 1,
         }
     }

@@ -27,7 +27,7 @@ use crate::{cluster_dir, query};
 /// Exit code if the comparison failed.
 const NOT_COMPARED: u8 = 3;
 /// Exit code if the compared members are equal, and others were not compared.
-const NOT_ALL: u8 = 4;
+pub(crate) const NOT_ALL: u8 = 4;
 /// Maximum number of attempts to take snapshots.
 const ATTEMPTS: usize = 5;
 /// Maximum number of rows that are listed for each table.
