@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::chaos::Policy;
-use crate::{Cluster, ClusterSpec, SYSBENCH_DATABASE, Sysbench, Work, children_cpu_time};
+use crate::{Cluster, ClusterSpec, Load, SYSBENCH_DATABASE, Sysbench, Work, children_cpu_time};
 use clap::{Args, ValueEnum};
 use lockstep_local::{Installation, Server, Usage};
 
@@ -353,7 +353,9 @@ fn measure(
     let before = Clocks::read(contender)?;
     let sets_before = contender.write_sets()?;
     let result = load(args.seconds)?;
+    let ended = Instant::now();
     contender.drain()?;
+    let drain_seconds = ended.elapsed().as_secs_f64();
     let after = Clocks::read(contender)?;
     let write_sets =
         contender.write_sets()?.zip(sets_before).map(|(after, before)| after.saturating_sub(before));
@@ -367,6 +369,8 @@ fn measure(
         round,
         transactions: result.transactions,
         per_second: result.per_second,
+        drain_seconds,
+        drained_per_second: drained_per_second(&result, drain_seconds),
         avg_ms: result.avg_ms,
         p95_ms: result.p95_ms,
         max_ms: result.max_ms,
@@ -379,6 +383,14 @@ fn measure(
         disk_mib: contender.servers().iter().map(Server::disk_usage).max().unwrap_or(0) as f64 / MIB,
         elsewhere: after.work.elsewhere_since(&before.work).unwrap_or(0.0),
     })
+}
+
+/// Transactions per second of the load and of the time until every server had applied everything.
+fn drained_per_second(load: &Load, drain_seconds: f64) -> f64 {
+    match load.transactions {
+        0 => 0.0,
+        all => all as f64 / (all as f64 / load.per_second + drain_seconds),
+    }
 }
 
 /// Processor time that was used so far.

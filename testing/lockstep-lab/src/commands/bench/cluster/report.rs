@@ -49,6 +49,10 @@ pub(super) struct Sample {
     pub(super) round: u32,
     pub(super) transactions: u64,
     pub(super) per_second: f64,
+    /// The time from the end of the load until every server has applied everything.
+    pub(super) drain_seconds: f64,
+    /// Transactions per second of load and drain together: what all servers keep up with.
+    pub(super) drained_per_second: f64,
     pub(super) avg_ms: f64,
     pub(super) p95_ms: f64,
     pub(super) max_ms: f64,
@@ -75,7 +79,9 @@ pub(super) struct Sample {
 struct Row {
     provider: String,
     per_second: f64,
+    drained_per_second: f64,
     p95_ms: f64,
+    max_ms: f64,
     cpu_ms_per_transaction: f64,
     /// Write-sets for each transaction.
     write_sets: Option<f64>,
@@ -87,7 +93,9 @@ struct Row {
 struct Ratio {
     to: String,
     per_second: f64,
+    drained_per_second: f64,
     p95_ms: f64,
+    max_ms: f64,
     cpu_ms_per_transaction: f64,
 }
 
@@ -163,8 +171,8 @@ impl Report {
         let names = s.providers.iter().map(|p| p.name.len()).max().unwrap_or(0).max(8) + 3;
         writeln!(
             out,
-            "\n{:tests$} {:>7} {:names$} {:>9} {:>9} {:>11} {:>11}",
-            "test", "threads", " provider", "trx/s", "p95 ms", "CPU ms/trx", "elsewhere"
+            "\n{:tests$} {:>7} {:names$} {:>9} {:>9} {:>9} {:>9} {:>11} {:>11}",
+            "test", "threads", " provider", "trx/s", "drained", "p95 ms", "max ms", "CPU ms/trx", "elsewhere"
         )?;
         for cell in &self.results {
             for (i, row) in cell.medians.iter().enumerate() {
@@ -174,10 +182,12 @@ impl Report {
                 };
                 writeln!(
                     out,
-                    "{test:tests$} {threads:>7}  {:names$}{:>9.0} {:>9.2} {:>11.3} {:>9.0} %",
+                    "{test:tests$} {threads:>7}  {:names$}{:>9.0} {:>9.0} {:>9.2} {:>9.0} {:>11.3} {:>9.0} %",
                     row.provider,
                     row.per_second,
+                    row.drained_per_second,
                     row.p95_ms,
+                    row.max_ms,
                     row.cpu_ms_per_transaction,
                     row.elsewhere * 100.0
                 )?;
@@ -185,16 +195,23 @@ impl Report {
             for ratio in &cell.ratios {
                 writeln!(
                     out,
-                    "{:tests$} {:>7}  {:names$}{:>9.2} {:>9.2} {:>11.2}",
+                    "{:tests$} {:>7}  {:names$}{:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>11.2}",
                     "",
                     "",
                     format!(": {}", ratio.to),
                     ratio.per_second,
+                    ratio.drained_per_second,
                     ratio.p95_ms,
+                    ratio.max_ms,
                     ratio.cpu_ms_per_transaction
                 )?;
             }
         }
+        writeln!(
+            out,
+            "\ndrained: transactions per second of the load and of the time after it until every server has applied \
+             everything"
+        )?;
         self.write_growth(out)?;
         self.write_doubts(out)
     }
@@ -263,7 +280,9 @@ fn medians(provider: &str, samples: &[&Sample]) -> Option<Row> {
     Some(Row {
         provider: provider.to_owned(),
         per_second: of(|s| s.per_second)?,
+        drained_per_second: of(|s| s.drained_per_second)?,
         p95_ms: of(|s| s.p95_ms)?,
+        max_ms: of(|s| s.max_ms)?,
         cpu_ms_per_transaction: of(|s| s.cpu_ms_per_transaction)?,
         write_sets: sets.and_then(median),
         elsewhere: of(|s| s.elsewhere)?,
@@ -275,7 +294,9 @@ fn ratio(first: &Row, other: &Row) -> Ratio {
     Ratio {
         to: other.provider.clone(),
         per_second: of(first.per_second, other.per_second),
+        drained_per_second: of(first.drained_per_second, other.drained_per_second),
         p95_ms: of(first.p95_ms, other.p95_ms),
+        max_ms: of(first.max_ms, other.max_ms),
         cpu_ms_per_transaction: of(first.cpu_ms_per_transaction, other.cpu_ms_per_transaction),
     }
 }
@@ -303,6 +324,8 @@ mod tests {
             round,
             transactions: 1000,
             per_second,
+            drain_seconds: 1000.0 / per_second,
+            drained_per_second: per_second / 2.0,
             avg_ms: 1.0,
             p95_ms: 2.0,
             max_ms: 3.0,
