@@ -375,6 +375,15 @@ impl Default for Tuning {
     }
 }
 
+/// A limit on the transactions of a member's clients (`apply.pace`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// The time that is to pass between two submissions.
+    pub interval: Duration,
+    /// A transaction waits no longer than this for its turn.
+    pub longest_wait: Duration,
+}
+
 /// How to connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectArgs {

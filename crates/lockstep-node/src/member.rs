@@ -536,7 +536,8 @@ impl Member {
 
     fn health_step(&mut self) {
         let health = self.health();
-        if !self.roster.health_reports.is_due(self.ctx.now, &health) {
+        let is_behind = self.delivery.pace.is_behind(&self.ctx);
+        if !self.roster.health_reports.is_due(self.ctx.now, &health, is_behind) {
             return;
         }
         self.adapt_timing();

@@ -390,10 +390,9 @@ impl Node {
         self.shared.published.is_held_back()
     }
 
-    /// The time that is to pass between two submissions of transactions of this member's clients (`apply.pace`); zero
-    /// without a limit.
-    pub fn pace(&self) -> Duration {
-        Duration::from_nanos(self.shared.published.pace())
+    /// The limit of `apply.pace` for transactions of this member's clients, if there is one now.
+    pub fn pace(&self) -> Option<Pace> {
+        self.shared.published.pace()
     }
 
     /// Founds a branch without the majority, by an operator's order (`pc.bootstrap`). Returns the result within 5 s, because

@@ -1,6 +1,6 @@
 //! The state that `ls-node` publishes. The front end's threads read it without waiting for a round of `ls-node`.
 
-use crate::api::{Identity, LocalState};
+use crate::api::{Identity, LocalState, Pace};
 use crate::io::liveness::Liveness;
 use crate::member::{Confirmation, branch};
 use crate::status::Status;
@@ -8,6 +8,7 @@ use lockstep_core::policy::Policy;
 use lockstep_core::{Gtid, SEQNO_UNDEFINED, Seqno, Uuid};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The state after a round.
 pub(crate) struct RoundState {
@@ -19,8 +20,7 @@ pub(crate) struct RoundState {
     pub(crate) lost_after: Seqno,
     pub(crate) may_originate: bool,
     pub(crate) held_back: bool,
-    /// The time between two own submissions (`apply.pace`), ns.
-    pub(crate) pace: u64,
+    pub(crate) pace: Option<Pace>,
     pub(crate) policy: Policy,
     /// For a device: since when its state is the present one.
     pub(crate) confirmations: Vec<Confirmation>,
@@ -34,7 +34,9 @@ pub(crate) struct Published {
     lost_after: AtomicI64,
     may_originate: AtomicBool,
     held_back: AtomicBool,
-    pace: AtomicU64,
+    /// [`Pace`] in ns; 0 without a limit.
+    pace_interval: AtomicU64,
+    pace_longest_wait: AtomicU64,
     policy: Mutex<Policy>,
     liveness: Liveness,
     cert_keys: AtomicU64,
@@ -71,7 +73,8 @@ impl Published {
             lost_after: AtomicI64::new(Seqno::MAX),
             may_originate: AtomicBool::new(true),
             held_back: AtomicBool::new(false),
-            pace: AtomicU64::new(0),
+            pace_interval: AtomicU64::new(0),
+            pace_longest_wait: AtomicU64::new(0),
             policy: Mutex::new(policy),
             liveness: Liveness::default(),
             cert_keys: AtomicU64::new(0),
@@ -91,7 +94,10 @@ impl Published {
         self.lost_after.store(round.lost_after, Ordering::Release);
         self.may_originate.store(round.may_originate, Ordering::Release);
         self.held_back.store(round.held_back, Ordering::Release);
-        self.pace.store(round.pace, Ordering::Relaxed);
+        let nanos =
+            |time: fn(&Pace) -> Duration| round.pace.as_ref().map_or(0, |pace| time(pace).as_nanos() as u64);
+        self.pace_longest_wait.store(nanos(|pace| pace.longest_wait), Ordering::Relaxed);
+        self.pace_interval.store(nanos(|pace| pace.interval), Ordering::Relaxed);
         self.set_policy(round.policy);
         self.liveness.note(&round.confirmations);
         let before = local_state(self.state.swap(round.state as u8, Ordering::AcqRel));
@@ -168,8 +174,12 @@ impl Published {
         self.held_back.load(Ordering::Acquire)
     }
 
-    pub(crate) fn pace(&self) -> u64 {
-        self.pace.load(Ordering::Relaxed)
+    pub(crate) fn pace(&self) -> Option<Pace> {
+        let interval = self.pace_interval.load(Ordering::Relaxed);
+        (interval > 0).then(|| Pace {
+            interval: Duration::from_nanos(interval),
+            longest_wait: Duration::from_nanos(self.pace_longest_wait.load(Ordering::Relaxed)),
+        })
     }
 
     pub(crate) fn policy(&self) -> Policy {

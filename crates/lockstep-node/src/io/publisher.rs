@@ -32,7 +32,7 @@ impl Publisher {
             lost_after: member.lost_after(),
             may_originate: member.may_originate(),
             held_back: member.ctx.is_held_back(),
-            pace: member.delivery.pace.paced().interval_ns(),
+            pace: member.delivery.pace.present(&member.ctx),
             policy: raft.committed_state().policy,
             confirmations: member.delivery.confirmations.recent(),
         });

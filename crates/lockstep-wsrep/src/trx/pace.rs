@@ -6,11 +6,10 @@
 use crate::context::Context;
 use crate::sync::Waiter;
 use crate::trx::table::Trx;
+use lockstep_node::Pace;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The longest wait of a transaction: writers slow down, and never stop.
-const WAIT_MAX: Duration = Duration::from_millis(100);
 /// A shorter wait is less than the time to wake the thread.
 const WAIT_MIN: Duration = Duration::from_micros(100);
 
@@ -29,23 +28,20 @@ impl Default for Pacer {
 
 impl Pacer {
     /// Takes a place for a transaction that is ready at `now`, so that `interval` lies between two transactions. Returns
-    /// how long it has to wait, at most [`WAIT_MAX`].
-    fn take(&self, now: Instant, interval: Duration) -> Duration {
+    /// how long it has to wait, at most `longest`.
+    fn take(&self, now: Instant, interval: Duration, longest: Duration) -> Duration {
         let nanos = |time: Duration| time.as_nanos() as u64;
         let now = nanos(now.saturating_duration_since(self.began));
-        let place = |next: u64| next.clamp(now, now + nanos(WAIT_MAX));
-        let take = |next| Some(place(next) + nanos(interval).min(nanos(WAIT_MAX)));
+        let place = |next: u64| next.clamp(now, now + nanos(longest));
+        let take = |next| Some(place(next) + nanos(interval).min(nanos(longest)));
         let before = self.next.fetch_update(Relaxed, Relaxed, take).unwrap_or_else(|next| next);
         Duration::from_nanos(place(before) - now)
     }
 
     /// Waits for the place of a transaction, if the node limits their number.
     pub(crate) fn wait(&self, cx: &Context, trx: &Trx) {
-        let interval = cx.node().map_or(Duration::ZERO, |node| node.pace());
-        if interval.is_zero() {
-            return;
-        }
-        let wait = self.take(Instant::now(), interval);
+        let Some(Pace { interval, longest_wait }) = cx.node().and_then(|node| node.pace()) else { return };
+        let wait = self.take(Instant::now(), interval, longest_wait);
         if wait >= WAIT_MIN {
             // However the wait ends, the transaction goes on: `certify` finds out whether it was aborted.
             let _ = Waiter::new().wait(|| cx.has_failed(), Some(trx.interrupt()), Some(wait));
@@ -61,7 +57,8 @@ mod tests {
     fn transactions_keep_the_interval_up_to_the_longest_wait() {
         let pacer = Pacer::default();
         let ms = Duration::from_millis;
-        let take = |at: u64, interval: u64| pacer.take(pacer.began + ms(at), ms(interval)).as_millis();
+        let take =
+            |at: u64, interval: u64| pacer.take(pacer.began + ms(at), ms(interval), ms(100)).as_millis();
         assert_eq!([take(5, 10), take(5, 10), take(5, 10), take(12, 10)], [0, 10, 20, 23]);
         assert_eq!([take(100, 10), take(103, 10)], [0, 7], "unused places are lost");
         let waits: Vec<u128> = (0..12).map(|_| take(200, 30)).collect();

@@ -29,7 +29,7 @@ use deliverer::{Deliverer, Receivers};
 use lag::CatchUp;
 use lockstep_core::{EntryKind, Seqno, writeset};
 use low_water_mark::LowWaterMark;
-use pace::Pace;
+use pace::Pacing;
 use statement_results::StatementResults;
 use submissions::Submissions;
 
@@ -55,7 +55,7 @@ pub(crate) struct Delivery {
     /// The progress towards Synced.
     pub(in crate::member) catching_up: CatchUp,
     /// The delay of this member's own transactions (`apply.pace`).
-    pub(crate) pace: Pace,
+    pub(crate) pace: Pacing,
     /// Results of statements in total order, on their way to the log.
     pub(in crate::member) statement_results: StatementResults,
 }

@@ -8,43 +8,63 @@
 //! that falls smoothly with its lag. Several members that write find their shares without knowing of each other: the lag
 //! grows until the sum of their limits is what that server can apply.
 //!
+//! The delay of this loop decides how far the lag swings. So a server with a backlog reports more often, and between two
+//! reports it is assumed to go on at its speed, while the arrivals are known at once. A limit ends by rising, not in a
+//! step: with a step the writers fill the backlog again, and the server that lagged has nothing to do meanwhile.
+//!
 //! An old report says nothing, so a member that is stopped or cut off slows nobody down.
 
-use crate::api::{Level, LocalState};
+use crate::api::{Level, LocalState, Pace};
 use crate::member::context::Context;
 use crate::member::facts::Standing;
 use lockstep_core::raft::WriteOp;
 use lockstep_core::{MemberId, Micros, Seqno};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-/// A report counts for this long. Members report every 200 ms.
+/// A report counts for this long. Members report every 200 ms, and more often with a backlog.
 const REPORT_VALID: Micros = 1_000_000;
+/// A server's speed is remembered for this long without a report.
+const SPEED_VALID: Micros = 10_000_000;
 /// How often the limit is computed.
 const PERIOD: Micros = 20_000;
 /// How often this member's own server is observed.
-const OWN_PERIOD: Micros = 100_000;
-/// The speed of a server is a mean over about this time.
-const SPEED_WINDOW: f64 = 500_000.0;
+const OWN_PERIOD: Micros = 50_000;
+/// The speed of a server is a mean over about this time while it rises,
+const SPEED_RISES: f64 = 500_000.0;
+/// and over this time while it falls.
+const SPEED_FALLS: f64 = 200_000.0;
+/// A server has a backlog if the first seqno that it has not finished arrived so long ago.
+const BACKLOG_AGE: Micros = 20_000;
+/// A limit that is no longer needed grows by e in this time,
+const RELEASE: f64 = 250_000.0;
+/// and ends at so many times the speed of the fastest server.
+const RELEASED: f64 = 4.0;
+/// The least limit from which it grows, transactions per second.
+const LEAST: f64 = 10.0;
 /// So many spans of arrivals cover the bound.
 const SPANS_PER_BOUND: Micros = 50;
 /// So many spans are kept: those of more than twice the bound.
 const SPANS_MAX: usize = 128;
 /// How often the beginning of a limit is logged at most.
 const LOG_INTERVAL: Micros = 600_000_000;
+/// A transaction waits for a quarter of the bound at most, and never longer than this: writers slow down, and never stop.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// The limit without a lagging server.
 const UNLIMITED: f64 = f64::INFINITY;
 
 /// How many transactions in a second a member may submit because of a server with this lag, which finishes `speed`
-/// transactions in a second. There is no limit up to an eighth of the bound. Then it falls from 5/4 of the speed to an
-/// eighth at the bound. An entry takes two round trips to a far server and back, which is no lag: there the limit begins later.
+/// transactions in a second. There is no limit up to a quarter of the bound. Then it falls from 5/4 of the speed to an
+/// eighth at 3/4 of the bound, and to a twenty-fifth at the bound. An entry takes two round trips to a far server and back,
+/// which is no lag: there the limit begins later.
 ///
 /// The decline is exponential, so that the loop is as stable with many members that write as with one.
 fn limit_for(lag: Micros, speed: f64, bound: Micros, round_trip: Micros) -> f64 {
-    let free = (bound / 8).max((2 * round_trip).min(bound / 2));
+    let free = (bound / 4).max((2 * round_trip).min(bound / 2));
     if bound == 0 || lag <= free {
         return UNLIMITED;
     }
-    let excess = (lag - free).min(bound - free) as f64 / (bound - free) as f64;
+    let excess = (lag - free).min(bound - free) as f64 / (bound / 2) as f64;
     speed * 1.25 * f64::powf(10.0, -excess)
 }
 
@@ -87,9 +107,10 @@ impl Arrivals {
 struct Server {
     at: Micros,
     finished: Seqno,
-    /// Seqnos finished in a second.
-    speed: f64,
-    lag: Micros,
+    /// Seqnos that it finishes in a second if it has a backlog. `None`: not known yet.
+    speed: Option<f64>,
+    /// It had a backlog at `at`.
+    is_behind: bool,
     /// When it last finished anything, or had nothing to do.
     moved_at: Micros,
 }
@@ -97,26 +118,37 @@ struct Server {
 impl Server {
     /// The server has finished this seqno.
     fn observe(before: Option<Server>, arrivals: &Arrivals, now: Micros, finished: Seqno) -> Server {
+        let is_behind = arrivals.age(now, finished) > BACKLOG_AGE;
         let speed = match before {
             Some(before) if now > before.at && finished >= before.finished => {
                 let passed = (now - before.at) as f64;
-                let speed = (finished - before.finished) as f64 * 1e6 / passed;
-                before.speed + (speed - before.speed) * (1.0 - f64::exp(-passed / SPEED_WINDOW))
+                let throughput = (finished - before.finished) as f64 * 1e6 / passed;
+                // A server that has had nothing to do for a part of that time is at least as fast.
+                let is_bound = !(before.is_behind && is_behind);
+                match before.speed {
+                    Some(speed) if is_bound => Some(speed.max(throughput)),
+                    Some(speed) => {
+                        let window = if throughput < speed { SPEED_FALLS } else { SPEED_RISES };
+                        Some(speed + (throughput - speed) * (1.0 - f64::exp(-passed / window)))
+                    }
+                    None => Some(throughput),
+                }
             }
             // Seqnos went back: the server begins anew.
-            _ => 0.0,
-        };
-        // An entry that arrives now waits until all before it have finished. But a server that is never behind is as
-        // fast as entries arrive, which may be slow. Then none of them is old.
-        let wait = arrivals.above(finished) as f64 * 1e6 / speed.max(1e-3);
-        let lag = match before {
-            Some(_) => (wait as Micros).min(2 * arrivals.age(now, finished)),
-            // Its speed is not known yet.
-            None => 0,
+            _ => None,
         };
         let stood = before.filter(|before| before.finished == finished && arrivals.above(finished) > 0);
         let moved_at = stood.map_or(now, |before| before.moved_at);
-        Server { at: now, finished, speed, lag, moved_at }
+        Server { at: now, finished, speed, is_behind, moved_at }
+    }
+
+    /// How long an entry that arrives now has to wait until all before it have finished.
+    fn lag(&self, arrivals: &Arrivals, now: Micros) -> Micros {
+        let Some(speed) = self.speed else { return 0 };
+        let since = (speed * now.saturating_sub(self.at) as f64 / 1e6) as Seqno;
+        let wait = arrivals.above(self.finished + since) as f64 * 1e6 / speed.max(1e-3);
+        // The speed of a server that is never behind is not known: it may be faster. Then no entry is old.
+        (wait as Micros).min(2 * arrivals.age(now, self.finished))
     }
 }
 
@@ -146,16 +178,11 @@ impl Paced {
     pub(crate) fn is_limited(&self) -> bool {
         self.limit < UNLIMITED
     }
-
-    /// The time between two submissions, in nanoseconds; 0 without a limit.
-    pub(crate) fn interval_ns(&self) -> u64 {
-        (1e9 / self.limit) as u64
-    }
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct Pacing {
     arrivals: Arrivals,
     /// The members' servers, this member's included.
     servers: BTreeMap<MemberId, Server>,
@@ -168,7 +195,7 @@ fn bound(ctx: &Context) -> Micros {
     ctx.tuning().apply_pace.as_micros() as Micros
 }
 
-impl Pace {
+impl Pacing {
     /// The log changes.
     pub(in crate::member) fn written(&mut self, ctx: &Context, op: &WriteOp) {
         if op.reset.is_some() || op.truncate_from.is_some() {
@@ -194,6 +221,11 @@ impl Pace {
         self.arrivals.age(ctx.now, ctx.finished()) < 2 * bound(ctx)
     }
 
+    /// Whether this member's server has a backlog, of which the others are to hear soon.
+    pub(in crate::member) fn is_behind(&self, ctx: &Context) -> bool {
+        bound(ctx) > 0 && self.arrivals.age(ctx.now, ctx.finished()) > BACKLOG_AGE
+    }
+
     /// Computes the limit, if due.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, own: Standing) {
         let bound = bound(ctx);
@@ -207,28 +239,37 @@ impl Pace {
         if self.servers.get(&ctx.me().id).is_none_or(|server| ctx.now >= server.at + OWN_PERIOD) {
             self.reported(ctx.now, ctx.me().id, ctx.finished());
         }
-        self.servers.retain(|_, server| ctx.now < server.at + REPORT_VALID);
+        self.servers.retain(|_, server| ctx.now < server.at + SPEED_VALID);
         let mut limit = UNLIMITED;
         let mut because_of = Vec::new();
         let mut longest = 0;
         for (id, server) in self.servers.iter().filter(|(id, _)| counts(ctx, own, id)) {
             // Slower writers do not help a server that applies nothing, in a long statement for example.
-            if ctx.now.saturating_sub(server.moved_at) >= 2 * bound {
+            let is_stuck = ctx.now.saturating_sub(server.moved_at) >= 2 * bound;
+            if is_stuck || ctx.now >= server.at + REPORT_VALID {
                 continue;
             }
             let round_trip = ctx.peers.rtt_to(id).unwrap_or(0);
-            let own_limit = limit_for(server.lag, server.speed, bound, round_trip);
+            let lag = server.lag(&self.arrivals, ctx.now);
+            let own_limit = limit_for(lag, server.speed.unwrap_or(0.0), bound, round_trip);
             if own_limit < UNLIMITED {
                 because_of.push(*id);
-                longest = longest.max(server.lag);
+                longest = longest.max(lag);
             }
             limit = limit.min(own_limit);
+        }
+        if bound > 0 {
+            limit = limit.min(self.released(passed));
         }
         let begins = limit < UNLIMITED && !self.paced.is_limited();
         let is_own = |ids: &[MemberId]| ids.contains(&ctx.me().id);
         self.paced.own_times += u64::from(is_own(&because_of) && !is_own(&self.paced.because_of));
         self.paced.times += u64::from(begins);
-        (self.paced.limit, self.paced.because_of) = (limit, because_of);
+        self.paced.limit = limit;
+        // A limit that is being released keeps its reason.
+        if !because_of.is_empty() || limit == UNLIMITED {
+            self.paced.because_of = because_of;
+        }
         if begins && self.logged_at.is_none_or(|at| ctx.now >= at + LOG_INTERVAL) {
             self.logged_at = Some(ctx.now);
             let names: Vec<String> = self.paced.because_of.iter().map(|id| ctx.name_of(id)).collect();
@@ -239,6 +280,20 @@ impl Pace {
             );
             ctx.log(Level::Info, text);
         }
+    }
+
+    /// The limit to which the present one may rise after `passed`.
+    fn released(&self, passed: Micros) -> f64 {
+        let fastest = self.servers.values().filter_map(|server| server.speed).fold(0.0, f64::max);
+        let limit = self.paced.limit.max(LEAST) * f64::exp(passed as f64 / RELEASE);
+        if limit < RELEASED * fastest { limit } else { UNLIMITED }
+    }
+
+    /// The present limit, if there is one, for the threads that submit.
+    pub(crate) fn present(&self, ctx: &Context) -> Option<Pace> {
+        let longest_wait = (ctx.tuning().apply_pace / 4).min(LONGEST_WAIT);
+        let interval = Duration::from_nanos((1e9 / self.paced.limit) as u64);
+        self.paced.is_limited().then_some(Pace { interval, longest_wait })
     }
 
     /// The present limit and its history.

@@ -3,8 +3,10 @@
 use crate::wire::Health;
 use lockstep_core::Micros;
 
-/// How often members send each other their health.
+/// How often members send each other their health,
 const PERIOD: Micros = 200_000;
+/// and how often if writers slow down for the sake of this member's server (`apply.pace`).
+const PERIOD_BEHIND: Micros = 50_000;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -14,15 +16,17 @@ pub(in crate::member) struct HealthReports {
 }
 
 impl HealthReports {
-    /// Whether this health is to be sent now; then it counts as sent.
-    pub(in crate::member) fn is_due(&mut self, now: Micros, health: &Health) -> bool {
+    /// Whether this health is to be sent now; then it counts as sent. `is_behind`: writers may slow down for this member's
+    /// server.
+    pub(in crate::member) fn is_due(&mut self, now: Micros, health: &Health, is_behind: bool) -> bool {
         let changed = self.sent.is_none_or(|sent| {
             sent.state != health.state
                 || sent.leaving != health.leaving
                 || sent.has_state != health.has_state
                 || sent.held_back != health.held_back
         });
-        let due = changed || now >= self.deadline();
+        let period = if is_behind { PERIOD_BEHIND } else { PERIOD };
+        let due = changed || now >= self.sent_at + period;
         if due {
             (self.sent, self.sent_at) = (Some(*health), now);
         }
@@ -57,12 +61,13 @@ mod tests {
             held_back: false,
         };
         let mut reports = HealthReports::default();
-        assert!(reports.is_due(10, &health));
-        assert!(!reports.is_due(20, &Health { finished: 5, ..health }));
-        assert!(reports.is_due(30, &Health { state: LocalState::Synced, ..health }));
+        assert!(reports.is_due(10, &health, false));
+        assert!(!reports.is_due(20, &Health { finished: 5, ..health }, false));
+        assert!(reports.is_due(30, &Health { state: LocalState::Synced, ..health }, false));
         let synced = Health { state: LocalState::Synced, ..health };
-        assert!(!reports.is_due(29 + PERIOD, &synced) && reports.is_due(30 + PERIOD, &synced));
+        assert!(!reports.is_due(29 + PERIOD, &synced, false) && reports.is_due(30 + PERIOD, &synced, false));
+        assert!(reports.is_due(30 + PERIOD + PERIOD_BEHIND, &synced, true));
         reports.reset();
-        assert!(reports.is_due(31 + PERIOD, &synced));
+        assert!(reports.is_due(31 + PERIOD, &synced, false));
     }
 }
