@@ -7,10 +7,10 @@
 //!    seqno above its `last_seen`. A statement in total order counts as another source for every member.
 //!
 //! Two write-sets of one source never conflict, because that server's locks have ordered them. Neither do the fragments of
-//! one transaction. Statements in total order and rollbacks always pass. A failed write-set leaves no keys behind.
+//! one transaction. Statements in total order and rollbacks pass both rules. A failed write-set leaves no keys behind.
 //!
-//! [`Certifier::judge`] adds two rules. Under a weak policy, write-sets of members other than the leader fail, except
-//! rollbacks. A write-set fails if its origin had seen a seqno that a view left out.
+//! [`Certifier::judge`] adds two rules. Under a weak policy, write-sets and statements of members other than the leader
+//! fail, except rollbacks. A write-set fails if its origin had seen a seqno that a view left out.
 //!
 //! | earlier ↓ later → | shared | reference | update | exclusive |
 //! |-------------------|--------|-----------|--------|-----------|

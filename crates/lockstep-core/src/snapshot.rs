@@ -68,7 +68,7 @@ const SESSIONS_KEPT: usize = 1024;
 /// The last proposal of a member that the log holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
-    /// Of this life of its process.
+    /// The incarnation of its process to which the number belongs.
     pub incarnation: u64,
     /// The highest number; all below it are in the log too.
     pub number: u64,

@@ -176,8 +176,6 @@ pub struct NodeConfig {
     pub front_end_status: Option<FrontEndStatus>,
     /// Stops the front end's commits at a barrier; `None`: the front end has no commits.
     pub hold: Option<Arc<dyn CommitBarrier>>,
-    /// Called first on the node's own threads, for instance to ask for short time slices: other threads wait for them.
-    pub thread_begins: Option<fn()>,
     /// The check of the allow-list; `None`: every peer that knows the cluster's name is accepted.
     pub allowed: Option<AllowCheck>,
     /// Progress callback on the way to Synced: called at the begin, once a second, and at the end.

@@ -35,7 +35,6 @@ pub(crate) fn config(dir: &Path) -> NodeConfig {
         front_end: FrontEnd::Database,
         donates: true,
         hold: None,
-        thread_begins: None,
         tuning: Tuning::default(),
         tls: None,
         status_address: None,

@@ -58,7 +58,7 @@ fn waiting_member_names_missing_voters_and_its_log() {
     drop(connecting);
 }
 
-/// Who sets a variable of the server holds a lock meanwhile that everybody needs.
+/// A client that sets a server variable holds a lock that all need.
 #[test]
 fn nobody_waits_long_for_a_policy_that_is_not_agreed_on() {
     let [p1, p2] = free_ports();

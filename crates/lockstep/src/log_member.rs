@@ -307,7 +307,6 @@ where
         front_end,
         donates: true,
         hold: None,
-        thread_begins: None,
         tuning: plan.options.tuning(),
         tls: plan.options.tls(),
         status_address: plan.options.status_address(),

@@ -87,7 +87,7 @@ impl Attachments {
                     return Effect::Gap;
                 }
                 if runs.iter().any(|run| run.end() > self.size) {
-                    // No primary makes such an entry. It has no number, so that nothing of the attachment follows.
+                    // No primary makes such an entry. Do not count it, so the attachment's later entries form a gap.
                     return Effect::Ignored;
                 }
                 *next += 1;

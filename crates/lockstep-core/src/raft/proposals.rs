@@ -97,7 +97,7 @@ impl Outbox {
         self.last()
     }
 
-    /// Nothing more of this life gets into the log, as far as it depends on us.
+    /// Nothing more of this incarnation gets into the log, as far as it depends on us.
     pub(super) fn halt(&mut self) {
         self.halted = true;
     }

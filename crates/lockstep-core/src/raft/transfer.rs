@@ -1,4 +1,4 @@
-//! Leadership transfer: the leader hands its office to another voter once that voter has all of its log.
+//! Leadership transfer: the leader hands leadership to another voter once that voter has all of its log.
 //!
 //! Nothing is appended meanwhile, so that the target can catch up.
 

@@ -130,13 +130,9 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
             .spawn(body)
             .map_err(|e| NodeError::Setup(format!("thread {name} cannot be started: {e}")))
     };
-    let begins = config.thread_begins.unwrap_or(|| ());
     let begin = |role: Role| {
         let (swap, shared, logger) = (swap.clone(), shared.clone(), config.logger.clone());
-        Box::new(move || {
-            begins();
-            work(role, &swap, &shared, &logger);
-        }) as Box<dyn FnOnce() + Send>
+        Box::new(move || work(role, &swap, &shared, &logger)) as Box<dyn FnOnce() + Send>
     };
     let log_thread = spawn("ls-log", begin(Role::Log(LogJobs::new(jobs))))?;
     let node_thread = spawn("ls-node", begin(Role::Node(runtime)))?;

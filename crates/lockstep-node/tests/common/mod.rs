@@ -63,7 +63,6 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         front_end: FrontEnd::Database,
         donates: true,
         hold: None,
-        thread_begins: None,
         tuning: Tuning {
             heartbeat: Duration::from_millis(40),
             election_timeout: Duration::from_millis(300),

@@ -113,7 +113,7 @@ fn hand_out() {
     loop {
         let mut events = lock(&EVENTS);
         let (Some(callback), Some((name, value))) = (events.callback, events.queue.pop_front()) else {
-            // Under the same lock: who adds one now starts the next thread.
+            // Under the same lock: a thread that queues an event now starts the next thread.
             events.busy = false;
             DONE.notify_all();
             std::mem::forget(busy);

@@ -8,7 +8,6 @@ pub(crate) mod commit_order;
 pub(crate) mod finished;
 pub(crate) mod remote;
 pub(crate) mod remote_turn;
-pub(crate) mod sched_slice;
 pub(crate) mod seqno_limit;
 pub(crate) mod sequence;
 pub(crate) mod vote;

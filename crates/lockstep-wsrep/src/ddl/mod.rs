@@ -205,9 +205,7 @@ impl Ddl {
                 let why = match rule {
                     Rule::Repeatable => "a repeated execution is harmless",
                     Rule::Compare { .. } => "the objects that it changes are unchanged",
-                    Rule::Undecidable => {
-                        "this server cannot tell whether it was executed, and no member has executed it"
-                    }
+                    Rule::Undecidable => "no present member knows whether it was executed",
                 };
                 host.log.info(format!(
                     "this server crashed in the statement at seqno {seqno}: it is executed again, because {why}"

@@ -1,7 +1,6 @@
 //! `init`, `connect` and `disconnect`.
 
 use crate::abi::{events, services};
-use crate::apply::sched_slice;
 use crate::context::Context;
 use crate::ddl::Ddl;
 use crate::host::{Callbacks, Host, Names, server_keeps_gtids};
@@ -180,7 +179,6 @@ impl Provider {
                 front_end: FrontEnd::Database,
                 donates: !options.bool("gcs.stateless"),
                 hold: Some(self.cx().sequence.barrier()),
-                thread_begins: Some(sched_slice::shorten_sched_slice),
                 tuning,
                 tls: options.tls(),
                 status_address: options.status_address(),

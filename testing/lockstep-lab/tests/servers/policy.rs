@@ -1,4 +1,4 @@
-//! Commit policies: whom a commit waits for, changed while clients write.
+//! Commit policies: the members that a commit waits for, changed while clients write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

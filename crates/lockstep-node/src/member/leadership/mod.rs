@@ -1,4 +1,6 @@
-//! The choice of the leader: one component, [`Leadership`], with one decision.
+//! Moves of leadership by load and health: one component, [`Leadership`], with one decision.
+//!
+//! Other moves: an orderly leave, an operator's switchover, a log that cannot be read for a peer.
 //!
 //! The component gets facts: the candidates and their health, writes and their origins, the own disk and database. The
 //! decision is at most one [`Action`]. The member carries it out. Reasons, in order:

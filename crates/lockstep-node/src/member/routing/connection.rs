@@ -235,8 +235,8 @@ impl Member {
             self.ctx.log(
                 Level::Warn,
                 format!(
-                    "all members were killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
-                     nobody was told that it was; this member executes it, and the others take its state"
+                    "no present member knows whether the statement at seqno {seqno} was executed: all were killed in it, \
+                     and no client of theirs received OK; this member executes it, and the others take its state"
                 ),
             );
         }
