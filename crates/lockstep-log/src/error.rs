@@ -119,7 +119,7 @@ impl OpenError {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 OpenError::NotWritable { dir, doing, source }
             }
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => OpenError::NoSpace { dir, doing },
+            _ if is_disk_full(&source) => OpenError::NoSpace { dir, doing },
             _ => OpenError::Io { dir, doing, source },
         }
     }
@@ -178,6 +178,11 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
+/// Whether the error means that the disk, or its user's quota, is full.
+pub fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Why a write or sync failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteError {
@@ -195,17 +200,24 @@ pub enum WriteError {
         /// The system's answer.
         error: String,
     },
-    /// An earlier write or sync failed, with this text.
-    Poisoned(String),
+    /// An earlier write or sync failed, with this error.
+    Poisoned(Box<WriteError>),
 }
 
 impl WriteError {
     pub(crate) fn io(doing: impl Into<String>, source: &io::Error) -> WriteError {
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                WriteError::NoSpace { doing: doing.into() }
-            }
-            _ => WriteError::Io { doing: doing.into(), error: source.to_string() },
+        match is_disk_full(source) {
+            true => WriteError::NoSpace { doing: doing.into() },
+            false => WriteError::Io { doing: doing.into(), error: source.to_string() },
+        }
+    }
+
+    /// Whether the log failed because its disk, or its user's quota, is full.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            WriteError::NoSpace { .. } => true,
+            WriteError::Poisoned(cause) => cause.is_disk_full(),
+            WriteError::Invalid(_) | WriteError::Io { .. } => false,
         }
     }
 }
@@ -271,4 +283,27 @@ impl std::error::Error for ReadError {}
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn only_missing_space_and_quota_count_as_full_disk() {
+        for (errno, is_full) in [
+            (Errno::NOSPC, true),
+            (Errno::DQUOT, true),
+            (Errno::ROFS, false),
+            (Errno::IO, false),
+            (Errno::NOENT, false),
+            (Errno::FBIG, false),
+        ] {
+            let error = WriteError::io("sync the log", &errno.into());
+            assert_eq!(error.is_disk_full(), is_full, "{error}");
+            let later = WriteError::Poisoned(Box::new(error));
+            assert_eq!(later.is_disk_full(), is_full, "{later}");
+        }
+    }
 }

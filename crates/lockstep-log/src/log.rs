@@ -38,7 +38,7 @@ pub struct Log<D: Disk> {
     /// This open has shortened the log: the next segment is to begin, see [`Log::go_on_shortened`].
     is_shortened: bool,
     /// The failure that closed the log.
-    poisoned: Option<String>,
+    poisoned: Option<WriteError>,
     /// Last, so that it goes when all else has gone.
     _lock: D::Lock,
 }
@@ -410,12 +410,12 @@ impl<D: Disk> Log<D> {
     }
 
     pub(crate) fn poison(&mut self, error: &WriteError) {
-        self.poisoned.get_or_insert_with(|| error.to_string());
+        self.poisoned.get_or_insert_with(|| error.clone());
     }
 
     pub(crate) fn check_open(&self) -> Result<(), WriteError> {
         match &self.poisoned {
-            Some(cause) => Err(WriteError::Poisoned(cause.clone())),
+            Some(cause) => Err(WriteError::Poisoned(Box::new(cause.clone()))),
             None => Ok(()),
         }
     }

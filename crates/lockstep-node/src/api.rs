@@ -58,7 +58,7 @@ pub enum ServerEnd {
     Diverged,
     /// The log does not reach back to the database's position, and a running server cannot take a copy.
     NeedsState,
-    /// The log could not be written, and its disk accepts writes again; or the log cannot be read. The database is intact.
+    /// The log cannot be written or read; or its disk was full, and accepts writes again. The database is intact.
     LogFailed,
     /// This process cannot apply an entry that a new one applies. The database is intact.
     RepeatsFromLog,
@@ -72,7 +72,7 @@ pub enum ServerEnd {
 }
 
 /// Ends the server's process. Receives the reason, and a text for the log. Called once: on `ls-node`, or on a thread of its
-/// own if the log could not be written. The node has failed by then and refuses all calls. Need not return.
+/// own if the log's disk was full or hangs. The node has failed by then and refuses all calls. Need not return.
 pub type EndServer = Arc<dyn Fn(ServerEnd, &str) + Send + Sync>;
 
 /// Whether a peer of this IP address may be a member. Called on a short-lived thread, so it may block. Meanwhile the last

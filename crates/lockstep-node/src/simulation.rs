@@ -461,7 +461,7 @@ impl<D: Disk> SimulatedNode<D> {
             match job {
                 Job::Write(op) => {
                     for rescue in &op.rescue {
-                        self.done.push(keep(&mut self.log, rescue)?);
+                        self.done.push(keep(&mut self.log, rescue).map_err(|e| e.to_string())?);
                     }
                     self.ticket = Some(op.ticket);
                     write_to(&mut self.log, &op, self.hint).map_err(|e| e.to_string())?;
@@ -500,7 +500,7 @@ impl<D: Disk> SimulatedNode<D> {
             LogDone::Trimmed { first, early } => self.member.log_trimmed(first, early),
             LogDone::Size(bytes) => self.member.note_log_size(bytes),
             LogDone::Rescued(kept) => self.member.rescued(&kept),
-            LogDone::Failed(text) => self.member.fail(&text),
+            LogDone::Failed(failure) => self.member.log_failed(&failure.text),
         }
     }
 }

@@ -54,7 +54,7 @@ impl LogUpkeep {
         })
     }
 
-    /// The log has failed: ends the server once its disk accepts writes, unless the node has `stopped` by then.
+    /// The log's disk is full: ends the server once the disk accepts writes, unless the node has `stopped` by then.
     pub(crate) fn end_once_writable(
         &self,
         logger: Logger,

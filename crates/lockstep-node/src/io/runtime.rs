@@ -15,7 +15,7 @@ use crate::io::log_upkeep::LogUpkeep;
 use crate::io::pages::Page;
 use crate::io::publisher::Publisher;
 use crate::io::shared::Shared;
-use crate::io::writer::{LogDone, LogJobs};
+use crate::io::writer::{LogDone, LogFailure, LogJobs};
 use crate::load_estimates::BatchEstimate;
 use crate::member::Member;
 use crate::operator::Command;
@@ -513,9 +513,12 @@ impl Runtime {
                 self.engine.note_log_size(bytes);
             }
             LogDone::Rescued(kept) => self.engine.rescued(&kept),
-            LogDone::Failed(text) => {
-                self.engine
-                    .fail(&format!("the log cannot be written, this member stops acknowledging: {text}"));
+            LogDone::Failed(LogFailure { text, disk_full }) => {
+                let text = format!("the log cannot be written, this member stops acknowledging: {text}");
+                if !disk_full {
+                    return self.engine.log_failed(&text);
+                }
+                self.engine.fail(&text);
                 if let Some(end) = self.calls.hand_over_end() {
                     let shared = Arc::downgrade(&self.shared);
                     self.log.end_once_writable(self.logger.clone(), end, move || {

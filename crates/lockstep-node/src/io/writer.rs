@@ -30,7 +30,28 @@ pub(crate) enum LogDone {
     /// Entries that the log loses are in a rescue file.
     Rescued(Kept),
     /// The log is lost to this process: it must not acknowledge anything any more.
-    Failed(String),
+    Failed(LogFailure),
+}
+
+/// Why the log cannot be written any more.
+#[derive(Debug)]
+pub(crate) struct LogFailure {
+    pub(crate) text: String,
+    /// The disk is full. Space may be freed later, so the process waits for it. Other failures end the process.
+    pub(crate) disk_full: bool,
+}
+
+impl From<WriteError> for LogFailure {
+    fn from(error: WriteError) -> LogFailure {
+        LogFailure { disk_full: error.is_disk_full(), text: error.to_string() }
+    }
+}
+
+/// An error in the program.
+impl From<&str> for LogFailure {
+    fn from(text: &str) -> LogFailure {
+        LogFailure { text: text.to_owned(), disk_full: false }
+    }
 }
 
 /// Gives a write to the log. The entries' bodies are the records' bodies: nothing is encoded here.
@@ -153,16 +174,16 @@ impl<D: Disk> Writer<D> {
     pub(crate) fn write(&mut self, op: &WriteOp) -> LogDone {
         assert!(op.rescue.is_empty(), "only a batch writes rescue files");
         if self.failed {
-            return LogDone::Failed("it has failed before".into());
+            return self.fail("it has failed before");
         }
         match write_to(&mut self.log, op, self.hint).and_then(|()| self.log.sync()) {
             Ok(()) => LogDone::Written(op.ticket),
-            Err(error) => self.fail(&error.to_string()),
+            Err(error) => self.fail(error),
         }
     }
 
     /// The log accepts nothing any more.
-    pub(crate) fn fail(&mut self, why: &str) -> LogDone {
+    pub(crate) fn fail(&mut self, why: impl Into<LogFailure>) -> LogDone {
         self.failed = true;
         LogDone::Failed(why.into())
     }
@@ -190,8 +211,7 @@ impl<D: Disk> Writer<D> {
                         match keep(&mut self.log, rescue) {
                             Ok(rescued) => done.push(rescued),
                             Err(error) => {
-                                self.failed = true;
-                                done.push(LogDone::Failed(error));
+                                done.push(self.fail(error));
                             }
                         }
                     }
@@ -205,8 +225,7 @@ impl<D: Disk> Writer<D> {
                     match written {
                         Ok(()) => ticket = Some(number),
                         Err(error) => {
-                            self.failed = true;
-                            done.push(LogDone::Failed(error.to_string()));
+                            done.push(self.fail(error));
                         }
                     }
                 }
@@ -224,8 +243,7 @@ impl<D: Disk> Writer<D> {
                     if !self.failed
                         && let Err(error) = self.log.note_committed(index)
                     {
-                        self.failed = true;
-                        done.push(LogDone::Failed(error.to_string()));
+                        done.push(self.fail(error));
                     }
                 }
                 LogJob::Check => jobs.checks = jobs.checks.or(Some((0, Instant::now()))),
@@ -252,8 +270,7 @@ impl<D: Disk> Writer<D> {
             match self.log.sync() {
                 Ok(()) => done.push(LogDone::Written(number)),
                 Err(error) => {
-                    self.failed = true;
-                    done.push(LogDone::Failed(error.to_string()));
+                    done.push(self.fail(error));
                 }
             }
         }
@@ -270,10 +287,10 @@ impl<D: Disk> Writer<D> {
 }
 
 /// Writes a rescue file.
-pub(crate) fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
+pub(crate) fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, WriteError> {
     let Rescue { base, entries } = rescue;
     let records: Vec<Record> = entries.iter().map(records::record).collect();
-    let name = log.rescue(records::reset(base), &records).map_err(|e| e.to_string())?;
+    let name = log.rescue(records::reset(base), &records)?;
     Ok(LogDone::Rescued(Kept::new(name, entries)))
 }
 
@@ -462,7 +479,7 @@ mod tests {
             }
             jobs.send(write(2, false)).unwrap();
             match received.recv_timeout(LONG) {
-                Ok(LogDone::Failed(text)) => assert!(sync || text.contains("the disk is full"), "{text}"),
+                Ok(LogDone::Failed(failure)) => assert_eq!(failure.disk_full, !sync, "{}", failure.text),
                 other => panic!("{other:?}"),
             }
             // The disk does it again; what it dropped it does not say.

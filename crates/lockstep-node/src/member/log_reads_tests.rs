@@ -106,6 +106,17 @@ fn unreadable_log_ends_the_server_and_keeps_its_data() {
 }
 
 #[test]
+fn member_that_failed_before_its_log_stays_up() {
+    let mut lab = lab_with_old_entries(None);
+    lab.nodes[1].member.log_failed("cannot sync the log: I/O error");
+    assert_eq!(ends(&mut lab, 1), Some(ServerEnd::LogFailed));
+    lab.nodes[2].member.fail("it is outvoted");
+    lab.nodes[2].member.log_failed("cannot sync the log: I/O error");
+    assert_eq!(ends(&mut lab, 2), None);
+    assert_eq!(lab.nodes[2].member.failure().as_deref(), Some("it is outvoted"));
+}
+
+#[test]
 fn read_to_be_given_up_is_tried_once_more_at_most() {
     let mut reads = LogReads::default();
     let wanted = request(ReadFor::Peer(MemberId::NIL));

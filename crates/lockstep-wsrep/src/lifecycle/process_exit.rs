@@ -31,7 +31,11 @@ pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
         ServerEnd::LogReverted => {
             "this server's process ends now, to join as a new member after a restart, which systemd does by itself"
         }
-        ServerEnd::LogFailed | ServerEnd::RepeatsFromLog => {
+        ServerEnd::LogFailed => {
+            "this server's process ends now, to continue by its log after a restart, which systemd does by itself. If the \
+             disk still fails then, the start is refused"
+        }
+        ServerEnd::RepeatsFromLog => {
             "this server's process ends now, to continue by its log after a restart, which systemd does by itself"
         }
     };

@@ -60,8 +60,8 @@ impl Ending {
         self.plan(if starts { now } else { now + END_DELAY }, ServerEnd::YieldedToBranch, text);
     }
 
-    /// The log cannot be read. The next start reads it as a whole.
-    pub(in crate::member) fn log_unreadable(&mut self, now: Micros, text: &str) {
+    /// The log cannot be written or read. The next start reads it as a whole.
+    pub(in crate::member) fn log_failed(&mut self, now: Micros, text: &str) {
         self.plan(now + END_DELAY, ServerEnd::LogFailed, text);
     }
 

@@ -673,6 +673,17 @@ impl Member {
         }
     }
 
+    /// The log cannot be written or read, and no free space would help: this member fails, and its process ends. A process
+    /// that is in no cluster goes on, and so does one that has failed before: for what that failure needs, it may have to
+    /// stay up.
+    pub(crate) fn log_failed(&mut self, text: &str) {
+        let was_connected = self.ctx.connection.is_connected();
+        self.fail(text);
+        if was_connected {
+            self.recovery.ending.log_failed(self.ctx.now, text);
+        }
+    }
+
     /// Fails for good: logs the reason, refuses everything and leaves.
     pub(crate) fn fail(&mut self, text: &str) {
         if matches!(self.ctx.connection, ConnectionState::Failed(_)) {

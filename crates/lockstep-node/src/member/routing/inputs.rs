@@ -688,8 +688,7 @@ impl Member {
                 ReadFor::Peer(id) => self.give_up_read_for_peer(request, id, failure),
                 ReadFor::Deliverer => {
                     let text = format!("the log cannot be read: {}", failure.text);
-                    self.fail(&text);
-                    self.recovery.ending.log_unreadable(self.ctx.now, &text);
+                    self.log_failed(&text);
                 }
             },
         }
