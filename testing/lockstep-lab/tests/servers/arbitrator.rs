@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use lockstep_lab::Cluster;
 use lockstep_local::{Client, LocalError, free_ports};
 
+use crate::disk::{Broken, Ext4};
 use crate::failover::{insert_during, sockets};
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, provider, same, spec, status};
 
@@ -65,13 +66,20 @@ impl Arbitrator {
 
     /// SIGTERM; its exit code must be 0, soon.
     fn stop(&mut self) -> Test {
-        let Some(mut child) = self.child.take() else { return Ok(()) };
+        let Some(child) = &self.child else { return Ok(()) };
         let io = |source| LocalError::Io { what: "stop the arbitrator".into(), source };
         Command::new("kill").arg(child.id().to_string()).status().map_err(io)?;
+        self.wait_exit(0)
+    }
+
+    /// Its process ends soon, with this exit code.
+    fn wait_exit(&mut self, code: i32) -> Test {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        let io = |source| LocalError::Io { what: "wait for the arbitrator".into(), source };
         let until = Instant::now() + Duration::from_secs(15);
         while Instant::now() < until {
             if let Some(status) = child.try_wait().map_err(io)? {
-                assert!(status.success(), "{status}\n{}", self.lines());
+                assert_eq!(status.code(), Some(code), "{status}\n{}", self.lines());
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -182,5 +190,38 @@ fn two_servers_and_arbitrator_survive_any_loss() -> Test {
     assert!(rows >= acknowledged as i64, "{acknowledged} were acknowledged, {rows} are there");
     // Unacknowledged rows may exist: one of each of the two clients per loss.
     assert!(rows <= acknowledged as i64 + 12, "{acknowledged} were acknowledged, {rows} are there");
+    Ok(())
+}
+
+#[test]
+fn arbitrator_with_read_only_disk_exits_with_error() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut cluster = Cluster::start(&lockstep_lab::ClusterSpec { members: 2, ..spec() })?;
+    let mut arb = Arbitrator::new(&cluster)?;
+    let Some(disk) = Ext4::new(&arb.dir) else {
+        eprintln!("NOT TESTED: this user may not mount a file system");
+        return Ok(());
+    };
+    arb.log = cluster.bench().dir().join("arb.lines");
+    arb.start()?;
+    eventually("the arbitrator votes", || Ok(arb.votes()))?;
+    if !disk.fail(Broken::ReadOnly) {
+        eprintln!("NOT TESTED: this machine cannot break a disk");
+        return Ok(());
+    }
+    cluster.servers[0].query("CREATE DATABASE broken")?;
+    arb.wait_exit(1)?;
+    assert!(arb.lines().contains(Broken::ReadOnly.text()), "{}", arb.lines());
+    // So does each further start, until the disk works.
+    arb.start()?;
+    arb.wait_exit(1)?;
+    disk.repair();
+    arb.start()?;
+    eventually("the arbitrator votes again", || Ok(arb.votes()))?;
+    arb.stop()?;
+    drop(cluster);
     Ok(())
 }

@@ -47,20 +47,46 @@ impl Drop for Tmpfs {
     }
 }
 
-/// A file system of its own, in a file, that can be frozen: its writes and syncs then hang, without an error.
-struct Freezable(PathBuf);
+/// What a broken disk answers from then on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Broken {
+    /// The kernel has made the file system read-only after an error: EROFS.
+    ReadOnly,
+    /// Each operation fails: EIO.
+    IoErrors,
+}
 
-impl Freezable {
+impl Broken {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Broken::ReadOnly => "Read-only file system",
+            Broken::IoErrors => "Input/output error",
+        }
+    }
+}
+
+/// A file system of its own, in a file. It can be frozen: its writes and syncs then hang, without an error. Or it breaks.
+pub(crate) struct Ext4(PathBuf);
+
+impl Ext4 {
     /// `None` where this user may not mount.
-    fn new(path: &Path) -> Option<Freezable> {
+    pub(crate) fn new(path: &Path) -> Option<Ext4> {
         std::fs::create_dir_all(path).ok()?;
-        let image = path.with_extension("ext4");
-        std::fs::File::create(&image).and_then(|file| file.set_len(200 << 20)).ok()?;
-        let run = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
-        let made = run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))
-            && run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(path))
-            && run(Command::new("chmod").arg("0777").arg(path));
-        made.then(|| Freezable(path.to_owned()))
+        let disk = Ext4(path.to_owned());
+        std::fs::File::create(disk.image()).and_then(|file| file.set_len(200 << 20)).ok()?;
+        let made = succeeds(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(disk.image()))
+            && disk.mount()
+            && succeeds(Command::new("chmod").arg("0777").arg(path));
+        made.then_some(disk)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.0.with_extension("ext4")
+    }
+
+    fn mount(&self) -> bool {
+        let mut mount = Command::new("mount");
+        succeeds(mount.args(["-o", "loop,errors=remount-ro"]).arg(self.image()).arg(&self.0))
     }
 
     fn freeze(&self, freeze: bool) {
@@ -68,20 +94,46 @@ impl Freezable {
         let status = Command::new("fsfreeze").arg(flag).arg(&self.0).status();
         assert!(status.is_ok_and(|status| status.success()), "fsfreeze {flag}");
     }
+
+    /// Whether this machine can break it so.
+    pub(crate) fn fail(&self, how: Broken) -> bool {
+        match how {
+            Broken::ReadOnly => {
+                let device = Command::new("findmnt").args(["-no", "SOURCE"]).arg(&self.0).output();
+                let device = device.map(|o| String::from_utf8_lossy(&o.stdout).trim().replace("/dev/", ""));
+                device.is_ok_and(|device| {
+                    std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test").is_ok()
+                })
+            }
+            Broken::IoErrors => succeeds(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.0)),
+        }
+    }
+
+    /// Nothing may use it.
+    pub(crate) fn repair(&self) {
+        assert!(succeeds(Command::new("umount").arg(&self.0)), "umount");
+        // Its exit code says that it has repaired something.
+        let _ = Command::new("e2fsck").arg("-fy").arg(self.image()).output();
+        assert!(self.mount(), "mount");
+    }
 }
 
-impl Drop for Freezable {
+impl Drop for Ext4 {
     fn drop(&mut self) {
         let _ = Command::new("fsfreeze").arg("-u").arg(&self.0).output();
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
+fn succeeds(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}
+
 /// Three members; the log of the third is on the returned file system, and a disk hangs after a second.
-fn on_freezable_disk() -> Result<Option<(Cluster, Freezable)>, LocalError> {
+fn on_disk_of_its_own() -> Result<Option<(Cluster, Ext4)>, LocalError> {
     let mut cluster = Cluster::prepare(&spec())?;
-    let path = cluster.bench().dir().join("freezes");
-    let Some(disk) = Freezable::new(&path) else {
+    let path = cluster.bench().dir().join("own");
+    let Some(disk) = Ext4::new(&path) else {
         eprintln!("NOT TESTED: this user may not mount a file system");
         return Ok(None);
     };
@@ -111,7 +163,7 @@ fn member_with_hung_disk_ends_and_returns() -> Test {
         return Ok(()); // it syncs no log
     }
     let _alone = alone();
-    let Some((mut cluster, disk)) = on_freezable_disk()? else { return Ok(()) };
+    let Some((mut cluster, disk)) = on_disk_of_its_own()? else { return Ok(()) };
     disk.freeze(true);
     let began = Instant::now();
     let commit = commit_apart(cluster.servers[2].config.socket(), 1);
@@ -139,12 +191,46 @@ fn member_with_hung_disk_ends_and_returns() -> Test {
 }
 
 #[test]
+fn member_with_broken_disk_ends_and_returns() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(()); // it syncs no log
+    }
+    let _alone = alone();
+    let Some((mut cluster, disk)) = on_disk_of_its_own()? else { return Ok(()) };
+    for (id, how) in [(1, Broken::ReadOnly), (2, Broken::IoErrors)] {
+        mark(&cluster.servers[2])?;
+        if !disk.fail(how) {
+            eprintln!("NOT TESTED: this machine cannot break a disk: {how:?}");
+            continue;
+        }
+        let began = Instant::now();
+        session(&cluster, 0)?.query(&format!("INSERT INTO t VALUES ({id})"))?;
+        let ended = cluster.servers[2].wait_ended(Duration::from_secs(20))?;
+        assert!(cluster.servers[2].is_started_again(), "{ended}");
+        println!("{how:?}: the process ended after {:.1} s", began.elapsed().as_secs_f64());
+        let log = cluster.servers[2].log();
+        let said = |line: &str| line.contains("this member stops acknowledging") && line.contains(how.text());
+        assert!(log.lines().any(said), "{}", cluster.servers[2].log_tail(40));
+        session(&cluster, 0)?.query(&format!("INSERT INTO t VALUES ({})", 10 + id))?;
+        // A unit that repeats refused starts has it back as soon as the disk works.
+        assert!(cluster.servers[2].start(&[]).is_err(), "it starts on a broken disk");
+        disk.repair();
+        cluster.servers[2].start(&[])?;
+        cluster.wait_size(3)?;
+        same("by the log", unmark(&cluster.servers[2])?, true);
+    }
+    cluster.same_everywhere("SELECT GROUP_CONCAT(id ORDER BY id) FROM test.t")?;
+    drop(cluster);
+    Ok(())
+}
+
+#[test]
 fn hung_majority_of_disks_is_non_primary_until_it_works() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // it syncs no log
     }
     let _alone = alone();
-    let Some((mut cluster, disk)) = on_freezable_disk()? else { return Ok(()) };
+    let Some((mut cluster, disk)) = on_disk_of_its_own()? else { return Ok(()) };
     // Killed: a member that stops in order gives up its vote.
     cluster.servers[1].kill();
     others_see(&cluster, &[1])?;
