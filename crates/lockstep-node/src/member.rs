@@ -151,7 +151,7 @@ impl Member {
             );
             self.ctx.log(Level::Warn, text);
         }
-        self.leadership.contact(self.ctx.now, self.ctx.raft.leader(), self.ctx.me().id);
+        self.leadership.contact(self.ctx.now(), self.ctx.raft.leader(), self.ctx.me().id);
     }
 
     /// When the next round is due without new inputs.
@@ -168,13 +168,13 @@ impl Member {
             at = at.min(self.roster.leader_tasks.deadline());
         }
         if self.is_commanded() {
-            at = at.min(self.ctx.now + COMMAND_PERIOD);
+            at = at.min(self.ctx.now() + COMMAND_PERIOD);
         }
         if self.admin.barrier.is_active() {
-            at = at.min(self.ctx.now + BARRIER_PERIOD);
+            at = at.min(self.ctx.now() + BARRIER_PERIOD);
         }
         if self.delivery.deliverer.is_to_forget() {
-            at = at.min(self.ctx.now + FORGET_PERIOD);
+            at = at.min(self.ctx.now() + FORGET_PERIOD);
         }
         if let Some(due) = self.delivery.apply_holds.ends_at(&self.ctx) {
             at = at.min(due);
@@ -192,9 +192,9 @@ impl Member {
         self.inform_raft();
         self.append_control_entries();
         if self.confirms() {
-            let simulated = self.ctx.simulated_boot();
+            let (now, simulated) = (self.ctx.now(), self.ctx.simulated_boot());
             let clock = || simulated.unwrap_or_else(since_boot);
-            self.delivery.confirmations.ask(&mut self.ctx.raft, self.ctx.now, clock);
+            self.delivery.confirmations.ask(&mut self.ctx.raft, now, clock);
         }
         self.drain_all();
         self.delivery.confirmations.step(&self.ctx.raft);
@@ -209,18 +209,19 @@ impl Member {
 
     /// Tells Raft what has changed here: time, pieces of large write-sets, the database's progress.
     fn inform_raft(&mut self) {
-        self.delivery.submissions.propose_large(&mut self.ctx.raft, self.ctx.now);
+        let now = self.ctx.now();
+        self.delivery.submissions.propose_large(&mut self.ctx.raft, now);
         self.delivery.statement_results.step(&mut self.ctx);
-        self.delivery.low_water_mark.note(self.ctx.now, self.ctx.finished());
+        self.delivery.low_water_mark.note(now, self.ctx.finished());
         self.ctx.raft.set_finished(self.ctx.finished());
         self.check_database();
-        self.ctx.raft.tick(self.ctx.now);
+        self.ctx.raft.tick(now);
     }
 
     /// Runs the tasks that may append entries or move leadership. They come before Raft is drained, so that what they
     /// append leaves in this round.
     fn append_control_entries(&mut self) {
-        if self.ctx.connection.is_connected() && self.roster.leader_tasks.is_due(self.ctx.now) {
+        if self.ctx.connection.is_connected() && self.roster.leader_tasks.is_due(self.ctx.now()) {
             self.lead();
         }
         let (operator, ctx, mut others) = self.commands();
@@ -287,7 +288,7 @@ impl Member {
             self.ctx.log(Level::Info, text);
         }
         self.trim_log_step();
-        self.ctx.emit_all(self.log_reads.take_due(self.ctx.now).map(Effect::Read));
+        self.ctx.emit_all(self.log_reads.take_due(self.ctx.now()).map(Effect::Read));
     }
 
     fn forced_bootstrap_step(&mut self) {
@@ -325,7 +326,7 @@ impl Member {
         if let Some(text) = self.delivery.answer_overlooked(&self.ctx) {
             self.fail(&text);
             let text = "delivery has passed own transactions without an answer";
-            self.recovery.ending.repeats_from_log(self.ctx.now, text);
+            self.recovery.ending.repeats_from_log(self.ctx.now(), text);
         }
     }
 
@@ -346,7 +347,7 @@ impl Member {
 
     /// Takes Raft's outputs once. Returns whether there were any that may cause new ones.
     fn drain_raft(&mut self) -> bool {
-        let outputs = self.ctx.raft.drain(self.ctx.now);
+        let outputs = self.ctx.raft.drain(self.ctx.now());
         // New limits alone give Raft no input, so they need no further drain.
         let some = outputs.iter().any(|output| !matches!(output, Output::Commit { .. }));
         let mut diverged = None;
@@ -401,10 +402,10 @@ impl Member {
             self.lost_after = self.lost_after.min(kept);
             if self.ctx.front_end().is_database() {
                 self.needs_state(DIVERGED);
-                self.recovery.ending.diverged(self.ctx.now, last_write, DIVERGED);
+                self.recovery.ending.diverged(self.ctx.now(), last_write, DIVERGED);
             } else {
                 self.fail(CUT);
-                self.recovery.ending.diverged(self.ctx.now, last_write, CUT);
+                self.recovery.ending.diverged(self.ctx.now(), last_write, CUT);
             }
         }
         some
@@ -428,7 +429,7 @@ impl Member {
     fn committed_position_step(&mut self) {
         let results = self.admin.position_queries.take_results(
             &self.ctx.raft,
-            self.ctx.now,
+            self.ctx.now(),
             self.ctx.connection.is_primary(),
         );
         let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
@@ -460,7 +461,7 @@ impl Member {
             (false, None) => Presence::NeverSeen,
         };
         let limits = self.log_retention.step(&log_retention::Inputs {
-            now: self.ctx.now,
+            now: self.ctx.now(),
             wall: self.ctx.wall(),
             raft: &self.ctx.raft,
             finished: self.ctx.finished(),
@@ -536,7 +537,7 @@ impl Member {
 
     fn health_step(&mut self) {
         let health = self.health();
-        if !self.roster.health_reports.is_due(self.ctx.now, &health) {
+        if !self.roster.health_reports.is_due(self.ctx.now(), &health) {
             return;
         }
         self.adapt_timing();

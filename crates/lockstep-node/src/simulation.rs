@@ -258,7 +258,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// When the next round is due without inputs; now, if one more would deliver more.
     pub fn deadline(&self) -> Micros {
-        if self.member.has_more() { self.member.ctx.now } else { self.member.deadline() }
+        if self.member.has_more() { self.member.ctx.now() } else { self.member.deadline() }
     }
 
     /// A frame of a connected peer.

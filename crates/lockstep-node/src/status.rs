@@ -338,8 +338,8 @@ impl Member {
                 id: self.ctx.me().id.to_string(),
                 state: state_comment(self.local_state()).into(),
                 state_number: self.local_state() as u8,
-                state_seconds: seconds(self.ctx.now.saturating_sub(around.state_since)),
-                uptime_seconds: seconds(self.ctx.now),
+                state_seconds: seconds(self.ctx.now().saturating_sub(around.state_since)),
+                uptime_seconds: seconds(self.ctx.now()),
                 at_risk: self.at_risk(),
                 acknowledged: self.commits().yes,
                 not_acknowledged: self.commits().no,
@@ -499,7 +499,7 @@ impl Member {
                 address: if me { self.ctx.me().address.clone() } else { member.address.clone() },
                 gone_seconds: silent_since
                     .or_else(|| self.ctx.unseen_since(&member.id))
-                    .map(|since| seconds(self.ctx.now.saturating_sub(since))),
+                    .map(|since| seconds(self.ctx.now().saturating_sub(since))),
                 // Nothing is handed out before the database's place in the log is known.
                 seqno: health.filter(|h| h.has_state).and_then(|h| known(h.delivered)),
                 persisted,

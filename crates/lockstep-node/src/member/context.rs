@@ -22,14 +22,13 @@ use std::time::Duration;
 
 /// See the module's documentation.
 ///
-/// `raft`, `peers`, `connection` and `now` are open: components are called with `&mut` of one of them and values of the
-/// others.
+/// `raft`, `peers` and `connection` are open: components are called with `&mut` of one of them and values of the others.
 pub(crate) struct Context {
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
     pub(crate) connection: ConnectionState,
     /// The monotonic clock at the beginning of the round.
-    pub(crate) now: Micros,
+    now: Micros,
     /// This member's introduction.
     me: Hello,
     front_end: FrontEnd,
@@ -90,6 +89,17 @@ impl Context {
         self.finished.begin_round();
         self.raft.set_wall_clock(wall);
         stall
+    }
+
+    #[cfg(test)]
+    pub(in crate::member) fn advance(&mut self, time: Micros) {
+        self.now += time;
+    }
+
+    /// The monotonic clock at the beginning of the round.
+    #[inline]
+    pub(crate) fn now(&self) -> Micros {
+        self.now
     }
 
     /// The wall clock at the beginning of the round.

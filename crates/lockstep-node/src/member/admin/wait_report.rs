@@ -156,11 +156,11 @@ impl PolicyReports {
     }
 
     fn may_log_fallback(&self, ctx: &Context) -> bool {
-        self.fallback_logged_at.is_none_or(|at| ctx.now >= at + FALLBACK_LOG_INTERVAL)
+        self.fallback_logged_at.is_none_or(|at| ctx.now() >= at + FALLBACK_LOG_INTERVAL)
     }
 
     fn log_fallback(&mut self, ctx: &mut Context) {
-        self.fallback_logged_at = Some(ctx.now);
+        self.fallback_logged_at = Some(ctx.now());
         self.fallback_logged = true;
         let mut text = fallback_text(ctx);
         match std::mem::take(&mut self.unlogged) {
@@ -184,7 +184,7 @@ impl PolicyReports {
     /// Logs which members' acks the commits wait for. Only `commit.timeout` under semisync ends such a wait; nothing
     /// ends a wait at the limit of transactions at risk. The time of an own stall does not count.
     fn report_waiting(&mut self, ctx: &mut Context, submissions: &Submissions) {
-        let stood = ctx.now - std::mem::replace(&mut self.checked_at, ctx.now) > STALL;
+        let stood = ctx.now() - std::mem::replace(&mut self.checked_at, ctx.now()) > STALL;
         if stood {
             self.waits = None;
         }
@@ -202,14 +202,14 @@ impl PolicyReports {
         };
         match &mut self.waits {
             Some((first, due)) if *first == index => {
-                if ctx.now < *due {
+                if ctx.now() < *due {
                     return;
                 }
                 self.wait_logged = true;
-                *due = ctx.now + LOG_INTERVAL;
+                *due = ctx.now() + LOG_INTERVAL;
             }
             waits => {
-                *waits = Some((index, ctx.now + LOG_INTERVAL));
+                *waits = Some((index, ctx.now() + LOG_INTERVAL));
                 self.wait_logged = false;
                 return;
             }
@@ -243,7 +243,7 @@ impl PolicyReports {
     /// Whether the wait is long enough to show.
     fn wait_is_long(&self, ctx: &Context) -> bool {
         // `due` advances at each log line; until the first one, it is one period after the beginning.
-        let shown = |due: Micros| ctx.now + LOG_INTERVAL >= due + SHOW_AFTER;
+        let shown = |due: Micros| ctx.now() + LOG_INTERVAL >= due + SHOW_AFTER;
         self.waits.is_some_and(|(_, due)| self.wait_logged || shown(due))
     }
 

@@ -101,7 +101,8 @@ impl Delivery {
             ctx.emit(Effect::Causal { id, seqno: None });
             return;
         }
-        self.causal_reads.begin(&mut ctx.raft, ctx.now, id);
+        let now = ctx.now();
+        self.causal_reads.begin(&mut ctx.raft, now, id);
     }
 
     /// Wakes every waiting submission and causal read. `unknown`: nothing can be withdrawn, since Raft is not asked.
@@ -118,7 +119,7 @@ impl Delivery {
     pub(in crate::member) fn answer_overlooked(&mut self, ctx: &Context) -> Option<String> {
         let committed = Committed { index: ctx.raft.commit(), proposal: ctx.raft.committed_proposal() };
         let next = self.deliverer.next_index();
-        let upto = self.answer_check.step(ctx.now, next, committed)?;
+        let upto = self.answer_check.step(ctx.now(), next, committed)?;
         let overlooked = self.submissions.give_up(upto.proposal);
         let first = overlooked.first()?;
         Some(format!(
@@ -157,8 +158,8 @@ impl Delivery {
             Receivers { submissions, apply_holds, views_shown, commits, leaving, committed_only };
         deliverer.step(ctx, &mut receivers)?;
         if ctx.connection.is_primary() && deliverer.has_started() && !causal_reads.is_empty() {
-            let delivered = deliverer.delivered();
-            for id in causal_reads.take_ready(&mut ctx.raft, ctx.now, deliverer.next_index()) {
+            let (delivered, now) = (deliverer.delivered(), ctx.now());
+            for id in causal_reads.take_ready(&mut ctx.raft, now, deliverer.next_index()) {
                 ctx.emit(Effect::Causal { id, seqno: Some(delivered) });
             }
         }

@@ -179,7 +179,7 @@ impl Pace {
         if bound > 0
             && let Some(entry) = op.entries.last()
         {
-            self.arrivals.note(ctx.now, entry.seqno, bound / SPANS_PER_BOUND);
+            self.arrivals.note(ctx.now(), entry.seqno, bound / SPANS_PER_BOUND);
         }
     }
 
@@ -191,29 +191,29 @@ impl Pace {
 
     /// Whether pacing is on and this member's own server lags by less than twice the bound.
     pub(in crate::member) fn contains_lag(&self, ctx: &Context) -> bool {
-        self.arrivals.age(ctx.now, ctx.finished()) < 2 * bound(ctx)
+        self.arrivals.age(ctx.now(), ctx.finished()) < 2 * bound(ctx)
     }
 
     /// Computes the limit, if due.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, own: Standing) {
         let bound = bound(ctx);
-        if bound == 0 && !self.paced.is_limited() || ctx.now < self.computed_at + PERIOD {
+        if bound == 0 && !self.paced.is_limited() || ctx.now() < self.computed_at + PERIOD {
             return;
         }
-        let passed = ctx.now - std::mem::replace(&mut self.computed_at, ctx.now);
+        let passed = ctx.now() - std::mem::replace(&mut self.computed_at, ctx.now());
         if self.paced.is_limited() {
             self.paced.total += passed;
         }
-        if self.servers.get(&ctx.me().id).is_none_or(|server| ctx.now >= server.at + OWN_PERIOD) {
-            self.reported(ctx.now, ctx.me().id, ctx.finished());
+        if self.servers.get(&ctx.me().id).is_none_or(|server| ctx.now() >= server.at + OWN_PERIOD) {
+            self.reported(ctx.now(), ctx.me().id, ctx.finished());
         }
-        self.servers.retain(|_, server| ctx.now < server.at + REPORT_VALID);
+        self.servers.retain(|_, server| ctx.now() < server.at + REPORT_VALID);
         let mut limit = UNLIMITED;
         let mut because_of = Vec::new();
         let mut longest = 0;
         for (id, server) in self.servers.iter().filter(|(id, _)| counts(ctx, own, id)) {
             // Slower writers do not help a server that applies nothing, in a long statement for example.
-            if ctx.now.saturating_sub(server.moved_at) >= 2 * bound {
+            if ctx.now().saturating_sub(server.moved_at) >= 2 * bound {
                 continue;
             }
             let round_trip = ctx.peers.rtt_to(id).unwrap_or(0);
@@ -229,8 +229,8 @@ impl Pace {
         self.paced.own_times += u64::from(is_own(&because_of) && !is_own(&self.paced.because_of));
         self.paced.times += u64::from(begins);
         (self.paced.limit, self.paced.because_of) = (limit, because_of);
-        if begins && self.logged_at.is_none_or(|at| ctx.now >= at + LOG_INTERVAL) {
-            self.logged_at = Some(ctx.now);
+        if begins && self.logged_at.is_none_or(|at| ctx.now() >= at + LOG_INTERVAL) {
+            self.logged_at = Some(ctx.now());
             let names: Vec<String> = self.paced.because_of.iter().map(|id| ctx.name_of(id)).collect();
             let text = format!(
                 "writes of this server's clients are slowed down: {} lags by {:.1} s (apply.pace)",

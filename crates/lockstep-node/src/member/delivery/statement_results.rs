@@ -79,7 +79,7 @@ impl StatementResults {
         if self.pending.is_empty() || !ctx.connection.is_primary() {
             return;
         }
-        let now = ctx.now;
+        let now = ctx.now();
         for (result, due) in self.pending.values_mut().filter(|(_, due)| *due <= now) {
             *due = now.saturating_add(REPEAT_AFTER);
             ctx.raft.propose(now, EntryKind::Note, result.to_payload());

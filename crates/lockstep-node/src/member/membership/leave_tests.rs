@@ -141,7 +141,7 @@ fn leave_step_gives_up_on_silent_voters() {
     (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
     assert!(leave.begin(lab.now));
     assert!(!step(&mut leave, &mut lab));
-    lab.nodes[0].member.ctx.now += 60_000_000;
+    lab.nodes[0].member.ctx.advance(60_000_000);
     assert!(step(&mut leave, &mut lab));
 }
 

@@ -146,7 +146,7 @@ fn near_enough(ctx: &Context) -> i64 {
 /// Reports the progress towards Synced, if due; `synced`: for the last time.
 fn report_progress(ctx: &mut Context, delivery: &mut Delivery, synced: bool) {
     let finished = ctx.finished();
-    let Some(from) = delivery.catching_up.report(ctx.now, finished, synced) else { return };
+    let Some(from) = delivery.catching_up.report(ctx.now(), finished, synced) else { return };
     let (total, done) = (ctx.lag_of(from), ctx.raft.seqnos_between(from, finished));
     if total > 0 {
         ctx.emit(Effect::Progress { total, done: done.min(total) });

@@ -89,7 +89,7 @@ impl Member {
             let policy = self.ctx.tuning().policy;
             let genesis =
                 StateSnapshot { log_id: fresh, policy, ..StateSnapshot::genesis(history, base, membership) };
-            self.ctx.raft.bootstrap(self.ctx.now, genesis);
+            self.ctx.raft.bootstrap(self.ctx.now(), genesis);
             self.ctx.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
             if self.ctx.front_end() == FrontEnd::Device {
                 let text = format!(
@@ -103,11 +103,11 @@ impl Member {
         }
         let mut addresses = args.peers.clone();
         addresses.extend(self.ctx.raft.membership().members.iter().map(|m| m.address.clone()));
-        let until = self.ctx.now + args.timeout.as_micros() as Micros;
+        let until = self.ctx.now() + args.timeout.as_micros() as Micros;
         self.ctx.note_majority_seen();
         self.ctx.peers.forget_gone();
         self.ctx.connection =
-            ConnectionState::Connecting { args, until, log_at: self.ctx.now + LOG_INTERVAL };
+            ConnectionState::Connecting { args, until, log_at: self.ctx.now() + LOG_INTERVAL };
         for address in addresses {
             self.ctx.dial(address);
         }
@@ -221,7 +221,7 @@ impl Member {
         };
         let doubt = args.in_doubt.filter(|_| args.position.uuid == state.history);
         let doubt = doubt.map(|seqno| {
-            (seqno, self.recovery.in_doubt.decide(self.ctx.now, &self.ctx.raft, &self.ctx.peers))
+            (seqno, self.recovery.in_doubt.decide(self.ctx.now(), &self.ctx.raft, &self.ctx.peers))
         });
         if let Some((seqno, InDoubtDecision::Wait)) = doubt {
             let missing = format!(
@@ -385,15 +385,15 @@ impl Member {
 
     fn still_connecting(&mut self, args: ConnectArgs, until: Micros, log_at: Micros, missing: &str) {
         let knows_others = || self.ctx.raft.membership().voters().any(|id| id != self.ctx.me().id);
-        if self.ctx.now >= until && !(args.waits_for_others && knows_others()) {
+        if self.ctx.now() >= until && !(args.waits_for_others && knows_others()) {
             let text = format!("no primary component within {} s: {missing}", args.timeout.as_secs());
             self.ctx.connection = ConnectionState::Idle;
             self.forget_peers();
             self.ctx.emit(Effect::Connected(Err(NodeError::Timeout(text))));
-        } else if self.ctx.now >= log_at {
+        } else if self.ctx.now() >= log_at {
             self.ctx.log(Level::Info, format!("waiting for a primary component: {missing}"));
             self.ctx.connection =
-                ConnectionState::Connecting { args, until, log_at: self.ctx.now + LOG_INTERVAL };
+                ConnectionState::Connecting { args, until, log_at: self.ctx.now() + LOG_INTERVAL };
         }
     }
 
@@ -427,7 +427,7 @@ impl Member {
     /// Shows the server a non-Primary view after a time without quorum, and a Primary view when the quorum is back.
     fn quorum_step(&mut self, primary: bool) {
         let cut_off = self.ctx.cut_off();
-        let quorum = self.ctx.raft.has_quorum(self.ctx.now) && !cut_off;
+        let quorum = self.ctx.raft.has_quorum(self.ctx.now()) && !cut_off;
         if quorum {
             self.ctx.majority_present();
             if !primary {
@@ -438,7 +438,7 @@ impl Member {
         let since = self.ctx.majority_missing();
         let timeout =
             if cut_off { CUT_OFF_TIMEOUT } else { LEADERLESS_TIMEOUTS * self.ctx.raft.election_timeout() };
-        if primary && self.ctx.now.saturating_sub(since) >= timeout {
+        if primary && self.ctx.now().saturating_sub(since) >= timeout {
             self.ctx.log(Level::Warn, format!("the majority is lost: non-Primary ({})", missing(&self.ctx)));
             self.delivery.wake_all(&mut self.ctx, false);
             // A server in a state transfer, or before its first view, must not get this view.
@@ -460,7 +460,7 @@ impl Member {
         let timeout = self.ctx.tuning().disk_timeout.as_micros() as Micros;
         // Only commits without this disk show that the others go on without it, under each policy.
         let goes_on = self.ctx.connection.is_primary() && self.ctx.raft.commit() > self.ctx.raft.persisted();
-        let change = self.roster.own_disk.step(self.ctx.now, stands_still_for, timeout, goes_on);
+        let change = self.roster.own_disk.step(self.ctx.now(), stands_still_for, timeout, goes_on);
         let seconds = stands_still_for / 1_000_000;
         match change {
             None => {}
@@ -483,7 +483,7 @@ impl Member {
                      this member leaves"
                 );
                 self.fail(&text);
-                self.recovery.ending.disk_hangs(self.ctx.now, &text);
+                self.recovery.ending.disk_hangs(self.ctx.now(), &text);
             }
         }
     }
@@ -536,7 +536,7 @@ impl Member {
 
     /// Begins an orderly leave.
     pub(crate) fn disconnect(&mut self) {
-        if self.ctx.connection != ConnectionState::Idle && self.roster.leave.begin(self.ctx.now) {
+        if self.ctx.connection != ConnectionState::Idle && self.roster.leave.begin(self.ctx.now()) {
             self.delivery.wake_all(&mut self.ctx, false);
             self.recovery.votes.end();
         }
@@ -584,7 +584,7 @@ impl Member {
             self.recovery.ending.ends_after_leave(text);
         }
         if !self.roster.leave.is_under_way() {
-            self.recovery.ending.left(self.ctx.now);
+            self.recovery.ending.left(self.ctx.now());
         }
     }
 
@@ -608,7 +608,7 @@ impl Member {
         self.roster.sync.left();
         self.recovery.transfers.end();
         self.forget_peers();
-        self.recovery.ending.left(self.ctx.now);
+        self.recovery.ending.left(self.ctx.now());
         self.ctx.emit(Effect::Left);
     }
 
@@ -669,7 +669,7 @@ impl Member {
         self.ctx.deliver(Delivery::StateFailed(text.clone()));
         if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
             self.fail(&text);
-            self.recovery.ending.needs_state(self.ctx.now, &text);
+            self.recovery.ending.needs_state(self.ctx.now(), &text);
         }
     }
 
