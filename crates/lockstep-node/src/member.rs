@@ -38,13 +38,13 @@ use crate::io::liveness::since_boot;
 use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
 use admin::commits::Commits;
+pub(crate) use context::ConnectionState;
 use context::Context;
 use delivery::deliverer::{Deliverer, Limits};
 use facts::Standing;
 use lockstep_core::raft::{LogEnd, Output, Raft};
 use lockstep_core::{Entry, EntryKind, MemberId, Seqno};
 use log_retention::Presence;
-pub(crate) use membership::connection_state::ConnectionState;
 use membership::peers::{HELD_BACK_SINCE, Peer};
 use membership::reverted_log::RevertedLog;
 use recovery::Recovery;
@@ -143,7 +143,7 @@ impl Member {
     /// Sets the time, before the inputs of a round.
     pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
         let stall = self.ctx.begin_round(now, wall);
-        if stall > STALL && self.ctx.connection.is_connected() {
+        if stall > STALL && self.ctx.connection().is_connected() {
             let text = format!(
                 "this process stalled for {:.1} s (stopped, or without a processor): other members may have taken it \
                  for dead",
@@ -158,7 +158,7 @@ impl Member {
     pub(crate) fn deadline(&self) -> Micros {
         let mut at = self.ctx.raft.deadline().min(self.roster.health_reports.deadline());
         at = at.min(self.log_reads.deadline()).min(self.recovery.ending.deadline());
-        if self.ctx.connection.is_primary() {
+        if self.ctx.connection().is_primary() {
             at = at.min(self.delivery.statement_results.deadline());
         }
         if self.confirms() {
@@ -184,7 +184,8 @@ impl Member {
 
     /// Whether another round would deliver more without new inputs.
     pub(crate) fn has_more(&self) -> bool {
-        self.ctx.connection.is_primary() && self.delivery.deliverer.is_behind(self.delivers_committed_only())
+        self.ctx.connection().is_primary()
+            && self.delivery.deliverer.is_behind(self.delivers_committed_only())
     }
 
     /// Ends a round: a pipeline from inputs to outputs. `room`: the front end takes deliveries.
@@ -204,7 +205,7 @@ impl Member {
 
     /// Whether the front end must know since when its state is the present one.
     fn confirms(&self) -> bool {
-        self.ctx.front_end() == FrontEnd::Device && self.ctx.connection.is_primary()
+        self.ctx.front_end() == FrontEnd::Device && self.ctx.connection().is_primary()
     }
 
     /// Tells Raft what has changed here: time, pieces of large write-sets, the database's progress.
@@ -221,7 +222,7 @@ impl Member {
     /// Runs the tasks that may append entries or move leadership. They come before Raft is drained, so that what they
     /// append leaves in this round.
     fn append_control_entries(&mut self) {
-        if self.ctx.connection.is_connected() && self.roster.leader_tasks.is_due(self.ctx.now()) {
+        if self.ctx.connection().is_connected() && self.roster.leader_tasks.is_due(self.ctx.now()) {
             self.lead();
         }
         let (operator, ctx, mut others) = self.commands();
@@ -306,8 +307,8 @@ impl Member {
 
     /// Records when this member's own branch was last seen alive.
     fn majority_step(&mut self) {
-        let Context { connection, raft, .. } = &self.ctx;
-        if connection.is_connected() && (raft.leader().is_some() || !self.ctx.cut_off()) {
+        let has_leader = self.ctx.raft.leader().is_some();
+        if self.ctx.connection().is_connected() && (has_leader || !self.ctx.cut_off()) {
             self.ctx.note_majority_seen();
         }
     }
@@ -430,7 +431,7 @@ impl Member {
         let results = self.admin.position_queries.take_results(
             &self.ctx.raft,
             self.ctx.now(),
-            self.ctx.connection.is_primary(),
+            self.ctx.connection().is_primary(),
         );
         let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
         self.ctx.emit_all(answers);
@@ -476,7 +477,8 @@ impl Member {
 
     /// This member's own state, as its components see it.
     pub(in crate::member) fn standing(&self) -> Standing {
-        let synced = matches!(self.ctx.connection, ConnectionState::Running { primary: true, synced: true });
+        let synced =
+            matches!(self.ctx.connection(), ConnectionState::Running { primary: true, synced: true });
         Standing {
             state: self.local_state(),
             synced_but_for_hold: synced && !self.is_desynced(),
@@ -499,10 +501,10 @@ impl Member {
     }
 
     pub(crate) fn local_state(&self) -> LocalState {
-        if matches!(self.ctx.connection, ConnectionState::Failed(_)) {
+        if self.ctx.connection().is_failed() {
             return LocalState::Error;
         }
-        match &self.ctx.connection {
+        match self.ctx.connection() {
             ConnectionState::Running { primary: true, synced } => match (self.is_desynced(), synced) {
                 (true, _) => LocalState::Donor,
                 // The server refuses writes, whether or not entries are held back yet.
@@ -552,7 +554,7 @@ impl Member {
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
-        match &self.ctx.connection {
+        match self.ctx.connection() {
             ConnectionState::Failed(text) => Some(text.clone()),
             _ => None,
         }

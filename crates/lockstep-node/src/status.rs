@@ -327,7 +327,7 @@ impl Member {
                 asks_too_much: self.unsatisfiable_policy(),
                 term: self.ctx.raft.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
-                primary: self.ctx.connection.is_primary(),
+                primary: self.ctx.connection().is_primary(),
                 view: self.delivery.deliverer.view().number,
                 voters: membership.voters().count(),
                 voters_connected: 0,
@@ -398,9 +398,9 @@ impl Member {
     /// The members of the present view and their states.
     pub(crate) fn membership_now(&self) -> MembershipNow {
         let committed = self.ctx.raft.committed_state();
-        let status = match self.ctx.connection.is_primary() {
+        let status = match self.ctx.connection().is_primary() {
             true => ViewStatus::Primary,
-            false if self.ctx.connection.is_connected() => ViewStatus::NonPrimary,
+            false if self.ctx.connection().is_connected() => ViewStatus::NonPrimary,
             false => ViewStatus::Disconnected,
         };
         let members = match status {

@@ -193,7 +193,7 @@ impl Links {
                 };
             }
         };
-        if !engine.ctx.connection.is_connected() {
+        if !engine.ctx.connection().is_connected() {
             reactor.reject(conn, Reason::Shutdown, "this member is not connected to a cluster now");
             return Arrival::Quiet;
         }

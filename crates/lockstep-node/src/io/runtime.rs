@@ -303,7 +303,7 @@ impl Runtime {
     /// refused for another reason, or that the configuration names.
     fn peer_up(&mut self, conn: ConnId, hello: PeerHello) {
         let ask = self.allow.is_asked(hello.dialed.as_deref())
-            && self.engine.ctx.connection.is_connected()
+            && self.engine.ctx.connection().is_connected()
             && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.ctx.me().id);
         if !ask {
             return self.arrived(conn, &hello);

@@ -2,10 +2,13 @@
 //!
 //! The router passes it to the components by reference. A component keeps its own state to itself.
 
+mod connection;
+
+pub(crate) use connection::ConnectionState;
+
 use crate::api::{Delivery, FrontEnd, Level, Tuning};
 use crate::effect::Effect;
 use crate::member::delivery::finished::Finished;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peers;
 use crate::member::membership::quorum::Quorum;
 use crate::member::outbox::{Outbox, OwnMessage};
@@ -22,11 +25,12 @@ use std::time::Duration;
 
 /// See the module's documentation.
 ///
-/// `raft`, `peers` and `connection` are open: components are called with `&mut` of one of them and values of the others.
+/// `raft` and `peers` are open: components with private fields, of which one is changed while the other is read, as in
+/// `peers.connect(&raft, ..)`. Accessors would borrow the whole context each.
 pub(crate) struct Context {
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
-    pub(crate) connection: ConnectionState,
+    connection: ConnectionState,
     /// The monotonic clock at the beginning of the round.
     now: Micros,
     /// This member's introduction.
@@ -100,6 +104,12 @@ impl Context {
     #[inline]
     pub(crate) fn now(&self) -> Micros {
         self.now
+    }
+
+    /// The state of this member's connection.
+    #[inline]
+    pub(crate) fn connection(&self) -> &ConnectionState {
+        &self.connection
     }
 
     /// The wall clock at the beginning of the round.

@@ -118,7 +118,7 @@ impl DeferredSyncs {
             return false;
         }
         let Some(leader) =
-            ctx.raft.leader().filter(|_| ctx.connection.is_primary() && self.is_allowed(ctx.now()))
+            ctx.raft.leader().filter(|_| ctx.connection().is_primary() && self.is_allowed(ctx.now()))
         else {
             return false;
         };

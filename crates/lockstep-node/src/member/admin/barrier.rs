@@ -80,7 +80,7 @@ impl Barrier {
         if self.running.is_some() || self.own_wait.is_some() {
             return refuse(ctx, token, "another `lockstep verify` is running: try again soon");
         }
-        if !ctx.connection.is_primary() {
+        if !ctx.connection().is_primary() {
             return refuse(ctx, token, "this member is not in a primary component");
         }
         let view = ctx.raft.tail_state().view.clone();
@@ -162,7 +162,7 @@ impl Barrier {
                 let seqno = match (&self.commits, &self.own_wait) {
                     // Only a member may hold others; a connection alone is not enough.
                     (Some(hold), None)
-                        if ctx.connection.is_primary() && ctx.raft.membership().get(&from).is_some() =>
+                        if ctx.connection().is_primary() && ctx.raft.membership().get(&from).is_some() =>
                     {
                         let deadline = ctx.now() + HELD_MAX;
                         self.own_wait =
@@ -220,7 +220,7 @@ impl Barrier {
         if let Some(own_wait) = &self.own_wait {
             let (by, id) = (own_wait.by, own_wait.id);
             let here = by == ctx.me().id || ctx.peers.contains_key(&by);
-            if ctx.now() >= own_wait.deadline || !here || !ctx.connection.is_primary() {
+            if ctx.now() >= own_wait.deadline || !here || !ctx.connection().is_primary() {
                 self.own_wait = None;
                 if let Some(hold) = &self.commits {
                     hold.open();

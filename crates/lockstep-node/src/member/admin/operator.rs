@@ -127,7 +127,7 @@ fn unresponsive_voter(ctx: &Context, name: &str) -> Step {
 impl Operator {
     /// Why a new command cannot be taken, if so.
     pub(in crate::member) fn refusal(&self, ctx: &Context) -> Option<&'static str> {
-        if !ctx.connection.is_connected() {
+        if !ctx.connection().is_connected() {
             Some("this member is not connected to a cluster: ask another one")
         } else if self.commands.len() >= COMMANDS_MAX {
             Some("too many commands are under way: try again soon")

@@ -117,7 +117,7 @@ impl PolicyRequests {
         if !unsure && is_in_force(ctx, &new) {
             return ctx.emit(Effect::PolicyChanged(Ok(())));
         }
-        if !ctx.connection.is_primary() {
+        if !ctx.connection().is_primary() {
             // If the new request fails, so does the pending one that it was to replace.
             self.unresolved = unsure;
             let text = "there is no primary component: a change of policy needs a majority";

@@ -196,7 +196,7 @@ impl PolicyReports {
         let first_unacknowledged =
             ctx.raft.first_unacknowledged().filter(|first| has_commit_from(ctx, *first));
         let waits = first_unacknowledged.or(blocked_on);
-        let Some(index) = waits.filter(|_| ctx.connection.is_primary()) else {
+        let Some(index) = waits.filter(|_| ctx.connection().is_primary()) else {
             (self.waits, self.wait_logged) = (None, false);
             return;
         };
@@ -330,7 +330,7 @@ fn still_acknowledging(ctx: &Context) -> String {
 
 /// Why commits wait for disks, under any policy: for this member's own disk, or for a majority of the voters' disks.
 pub(in crate::member) fn disk_wait_report(ctx: &Context) -> Option<String> {
-    if !ctx.connection.is_primary() {
+    if !ctx.connection().is_primary() {
         return None;
     }
     if let Some(text) = own_disk_text(ctx) {
@@ -529,7 +529,7 @@ fn unsatisfiable_facts(ctx: &Context, policy: &Policy) -> Vec<String> {
 /// The same for the status, on any member.
 pub(crate) fn unsatisfiable_policy(ctx: &Context) -> Option<String> {
     let facts = unsatisfiable_settings(ctx, ctx.raft.committed_state().policy);
-    (ctx.connection.is_primary() && !facts.is_empty()).then(|| facts.join("; "))
+    (ctx.connection().is_primary() && !facts.is_empty()).then(|| facts.join("; "))
 }
 
 #[cfg(test)]

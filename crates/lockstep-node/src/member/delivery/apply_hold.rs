@@ -131,7 +131,7 @@ impl ApplyHolds {
     pub(in crate::member) fn is_indefinite(&self, ctx: &Context, delivered: Seqno) -> bool {
         ctx.tuning().apply_hold.paused
             || matches!(self.held, Some((Reason::Until, _)))
-            || ctx.connection.is_primary() && matches!(would_hold(ctx, delivered), Some(Reason::Until))
+            || ctx.connection().is_primary() && matches!(would_hold(ctx, delivered), Some(Reason::Until))
     }
 
     /// Takes over changed options.

@@ -465,7 +465,7 @@ impl Deliverer {
             return self.on_cut_off(ctx);
         }
         // After a non-Primary view nothing is delivered before the next Primary one.
-        if !ctx.connection.is_primary() {
+        if !ctx.connection().is_primary() {
             return Ok(());
         }
         self.held = false;

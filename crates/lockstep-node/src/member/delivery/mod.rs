@@ -81,7 +81,7 @@ impl Delivery {
         let is_open = |holds: &ApplyHolds| {
             holds.accepts_own_writes(ctx) || writeset::has_flags(&payload, writeset::flags::ROLLBACK)
         };
-        if ctx.connection.is_primary() && !leaving && is_open(&self.apply_holds) {
+        if ctx.connection().is_primary() && !leaving && is_open(&self.apply_holds) {
             self.submissions.submit(ctx, kind, payload, submission);
         } else {
             submission.fill(SubmitOutcome::NotSent);
@@ -97,7 +97,7 @@ impl Delivery {
 
     /// Begins a read that must see every commit acknowledged so far.
     pub(in crate::member) fn begin_causal_read(&mut self, ctx: &mut Context, id: u64) {
-        if !ctx.connection.is_primary() {
+        if !ctx.connection().is_primary() {
             ctx.emit(Effect::Causal { id, seqno: None });
             return;
         }
@@ -157,7 +157,7 @@ impl Delivery {
         let mut receivers =
             Receivers { submissions, apply_holds, views_shown, commits, leaving, committed_only };
         deliverer.step(ctx, &mut receivers)?;
-        if ctx.connection.is_primary() && deliverer.has_started() && !causal_reads.is_empty() {
+        if ctx.connection().is_primary() && deliverer.has_started() && !causal_reads.is_empty() {
             let (delivered, now) = (deliverer.delivered(), ctx.now());
             for id in causal_reads.take_ready(&mut ctx.raft, now, deliverer.next_index()) {
                 ctx.emit(Effect::Causal { id, seqno: Some(delivered) });

@@ -256,7 +256,7 @@ fn counts(ctx: &Context, own: Standing, id: &MemberId) -> bool {
         true => own.state == LocalState::Synced && !own.leaving,
         false => ctx.peers.health_of(id).is_some_and(|h| h.state == LocalState::Synced && !h.leaving),
     };
-    votes && synced && ctx.connection.is_primary()
+    votes && synced && ctx.connection().is_primary()
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl StatementResults {
 
     /// Proposes the results that are due, while there is a primary component.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context) {
-        if self.pending.is_empty() || !ctx.connection.is_primary() {
+        if self.pending.is_empty() || !ctx.connection().is_primary() {
             return;
         }
         let now = ctx.now();

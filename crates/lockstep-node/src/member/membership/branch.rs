@@ -10,8 +10,8 @@
 
 use crate::api::{FrontEnd, Level};
 use crate::effect::{Effect, QuarantineRequest, Superseded};
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::Answer;
 use crate::wire::Hello;
 use lockstep_core::branch::Branch;
@@ -109,7 +109,7 @@ impl Branches {
 
     /// A peer's branch left this member's.
     pub(in crate::member) fn meet(&mut self, ctx: &mut Context, hello: &Hello) -> Meeting {
-        if ctx.connection.is_primary() || !ctx.connection.is_connected() {
+        if ctx.connection().is_primary() || !ctx.connection().is_connected() {
             return Meeting::None;
         }
         let tail = ctx.raft.tail_state().clone();
@@ -162,7 +162,7 @@ fn unfit(ctx: &Context, leaving: bool, late: bool) -> Option<Result<(), String>>
              member",
         );
     }
-    match &ctx.connection {
+    match ctx.connection() {
         ConnectionState::Running { primary: false, .. } => {}
         ConnectionState::Running { primary: true, .. } => {
             return refuse("this member is in a primary component: no forced bootstrap is needed");
@@ -241,9 +241,7 @@ fn start_branch(ctx: &mut Context, fresh: Uuid) -> Result<String, String> {
     ctx.raft.branch(ctx.now(), &branch).map_err(|error| error.to_string())?;
     // Only the own disk is waited for. But the log now has no other members, so the connect's timeout would apply,
     // and may have passed.
-    if let ConnectionState::Connecting { until, .. } = &mut ctx.connection {
-        *until = Micros::MAX;
-    }
+    ctx.lift_connect_timeout();
     let text = format!(
         "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, \
          after {}:{}. {} that {} committed without this member are not in it. They must not be Primary beside it: \

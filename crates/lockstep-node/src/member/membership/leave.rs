@@ -157,7 +157,7 @@ struct UnderWay {
 
 /// How many transactions this member's server and log have that the cluster has not committed.
 fn ahead(ctx: &Context, own: Standing) -> i64 {
-    if !ctx.connection.is_connected() || !own.delivering {
+    if !ctx.connection().is_connected() || !own.delivering {
         return 0;
     }
     // Entries that the log has lost cannot be handed over.

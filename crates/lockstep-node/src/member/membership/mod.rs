@@ -2,7 +2,6 @@
 
 pub(in crate::member) mod admission;
 pub(crate) mod branch;
-pub(in crate::member) mod connection_state;
 #[cfg(test)]
 mod damaged_log_tests;
 pub(in crate::member) mod disk_notes;
@@ -34,7 +33,7 @@ use reverted_log::RevertedLog;
 use sync_state::SyncState;
 use views_shown::ViewsShown;
 
-/// The components of this folder, beside the peers and the connection. Each keeps its fields to itself.
+/// The components of this folder, beside the peers. Each keeps its fields to itself.
 #[derive(Default)]
 pub(in crate::member) struct Roster {
     /// This member's leave.

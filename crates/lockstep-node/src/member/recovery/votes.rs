@@ -10,9 +10,9 @@
 use crate::api::Level;
 use crate::api::{Delivery, LocalState, VoteReply};
 use crate::effect::Effect;
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
 use crate::member::facts::Standing;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peer;
 use crate::wire::FRAME_NODE;
 use crate::wire::NodeMessage;
@@ -151,7 +151,7 @@ impl Votes {
             reply.answer(same);
             return;
         }
-        if own.leaving || self.open.len() >= OPEN_MAX || !ctx.connection.is_connected() {
+        if own.leaving || self.open.len() >= OPEN_MAX || !ctx.connection().is_connected() {
             return reply.none();
         }
         let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
@@ -284,7 +284,7 @@ impl Votes {
 
     /// Acts on newly committed outcomes.
     fn examine_outcomes(&mut self, ctx: &mut Context) {
-        if !matches!(ctx.connection, ConnectionState::Running { .. }) {
+        if !matches!(ctx.connection(), ConnectionState::Running { .. }) {
             return;
         }
         let upto = ctx.raft.deliverable();

@@ -7,12 +7,12 @@ use crate::effect::{Effect, QuarantineRequest, ReadFailure, ReadFor, ReadRequest
 use crate::member::Member;
 use crate::member::admin::operator::{Operator, Others};
 use crate::member::admin::{commits, policy, wait_report};
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
 use crate::member::leadership::{Candidate, best_successor};
 use crate::member::log_reads::AfterFailure;
 use crate::member::membership::admission::Admission;
 use crate::member::membership::branch::{self, Meeting};
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::{EVIDENCE_SINCE, Peer, RELAYED_SINCE};
 use crate::member::membership::reverted_log::Consequence;
 use crate::member::outbox::OwnMessage;
@@ -219,7 +219,7 @@ impl Member {
         if !self.ctx.peers.is_empty() || !self.ctx.peers.refused_for_long(self.ctx.now()) {
             return;
         }
-        match self.ctx.connection {
+        match self.ctx.connection() {
             ConnectionState::Connecting { .. } => self.refused(text),
             ConnectionState::Running { .. } | ConnectionState::NeedState { .. } => {
                 self.fail(&format!("the other members refuse this one: {text}"));
@@ -234,25 +234,22 @@ impl Member {
         if !self.ctx.peers.is_empty() {
             return;
         }
-        let for_long = self.ctx.peers.refused_for_long(self.ctx.now());
-        match self.ctx.connection {
-            ConnectionState::Connecting { .. } if for_long => self.refused(text),
-            ConnectionState::Running { .. } | ConnectionState::NeedState { .. }
-                if self.ctx.peers.may_log_refusal(self.ctx.now()) =>
-            {
-                self.ctx.log(
-                    Level::Warn,
-                    format!("the other members refuse this one, and are asked again: {text}"),
-                );
+        let now = self.ctx.now();
+        let for_long = self.ctx.peers.refused_for_long(now);
+        if matches!(self.ctx.connection(), ConnectionState::Connecting { .. }) {
+            if for_long {
+                self.refused(text);
             }
-            _ => {}
+        } else if self.ctx.connection().is_connected() && self.ctx.peers.may_log_refusal(now) {
+            self.ctx
+                .log(Level::Warn, format!("the other members refuse this one, and are asked again: {text}"));
         }
     }
 
     /// A peer refused this member for a reason that only an administrator can remove.
     pub(crate) fn refused(&mut self, text: &str) {
-        if matches!(self.ctx.connection, ConnectionState::Connecting { .. }) && self.ctx.peers.is_empty() {
-            self.ctx.connection = ConnectionState::Idle;
+        if matches!(self.ctx.connection(), ConnectionState::Connecting { .. }) && self.ctx.peers.is_empty() {
+            self.ctx.disconnected();
             self.forget_peers();
             self.ctx.emit(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
         }
@@ -492,7 +489,7 @@ impl Member {
             Meeting::GivesUpLog { text } => {
                 // The database's position stays: if the operator drops the branch before the next start, this member's
                 // data are the cluster's.
-                let starts = !matches!(self.ctx.connection, ConnectionState::Running { .. });
+                let starts = !matches!(self.ctx.connection(), ConnectionState::Running { .. });
                 self.fail(&text);
                 let text = format!("this member gives up its log for the branch of {}", hello.name);
                 self.recovery.ending.gives_way(self.ctx.now(), starts, &text);
@@ -529,7 +526,7 @@ impl Member {
 
     /// Answered by [`Effect::CommittedPosition`].
     pub(crate) fn query_committed_position(&mut self, token: u64) {
-        let (now, primary) = (self.ctx.now(), self.ctx.connection.is_primary());
+        let (now, primary) = (self.ctx.now(), self.ctx.connection().is_primary());
         if let Err(refusal) = self.admin.position_queries.begin(&mut self.ctx.raft, now, primary, token) {
             self.ctx.emit(Effect::CommittedPosition { token, result: Err(refusal.into()) });
         }
@@ -609,7 +606,7 @@ impl Member {
 
     pub(crate) fn resync(&mut self) {
         if self.roster.sync.resync() {
-            self.ctx.connection.not_synced();
+            self.ctx.not_synced();
         }
     }
 
@@ -628,7 +625,7 @@ impl Member {
     /// The front end's server has sent its state, or failed to.
     pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
         if self.recovery.transfers.donation_done(&mut self.ctx, id, result) {
-            self.ctx.connection.not_synced();
+            self.ctx.not_synced();
         }
     }
 

@@ -2,9 +2,9 @@
 
 use crate::api::{Level, LocalState};
 use crate::member::Member;
+use crate::member::context::ConnectionState;
 use crate::member::leadership::failure_detector::Hang;
 use crate::member::leadership::{Action, Facts, Reason};
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::REJECTED_WRITES_SINCE;
 use crate::wire::NodeMessage;
 use lockstep_core::{Entry, Index, MemberId};
@@ -53,7 +53,7 @@ impl Member {
     /// A leader's task: decides whether leadership moves, and carries that out. Returns whether this member hands over
     /// because it cannot lead well; its other tasks are its successor's then.
     fn move_leadership(&mut self) -> bool {
-        let needs_state = matches!(self.ctx.connection, ConnectionState::NeedState { .. });
+        let needs_state = matches!(self.ctx.connection(), ConnectionState::NeedState { .. });
         let facts = Facts {
             now: self.ctx.now(),
             raft: &self.ctx.raft,
