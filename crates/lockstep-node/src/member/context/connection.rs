@@ -16,6 +16,8 @@ pub(crate) enum ConnectionState {
     Connecting {
         /// The arguments of the connect.
         args: ConnectArgs,
+        /// The front end had a position when it connected. That of the arguments may have been taken away since.
+        had_position: bool,
         /// When the connect times out.
         until: Micros,
         /// When to log the wait next.
@@ -53,12 +55,13 @@ impl ConnectionState {
 
 /// The transitions.
 impl Context {
-    /// A connect begins.
-    pub(in crate::member) fn begin_connecting(&mut self, args: ConnectArgs) {
+    /// A connect begins. `had_position`: see [`ConnectionState::Connecting`].
+    pub(in crate::member) fn begin_connecting(&mut self, args: ConnectArgs, had_position: bool) {
         let until = self.now + args.timeout.as_micros() as Micros;
         self.note_majority_seen();
         self.peers.forget_gone();
-        self.connection = ConnectionState::Connecting { args, until, log_at: self.now + LOG_INTERVAL };
+        self.connection =
+            ConnectionState::Connecting { args, had_position, until, log_at: self.now + LOG_INTERVAL };
     }
 
     /// The wait for a primary component has been logged. `position`: the database's, in the present history.

@@ -41,7 +41,7 @@ impl Member {
         }
         let empty = self.ctx.raft.last_index() == 0 && self.ctx.raft.membership().members.is_empty();
         // `compare_with_log` may take a position away. A device that had one is not empty.
-        self.recovery.had_no_position = !args.position.is_defined();
+        let had_position = args.position.is_defined();
         if empty && args.bootstrap && self.ctx.front_end() == FrontEnd::Device && args.position.is_defined() {
             return Err(NodeError::Refused(format!(
                 "this member has a copy of a device at {}, but no log (lockstep.* files): it cannot found a group with it (--new). \
@@ -101,7 +101,7 @@ impl Member {
         }
         let mut addresses = args.peers.clone();
         addresses.extend(self.ctx.raft.membership().members.iter().map(|m| m.address.clone()));
-        self.ctx.begin_connecting(args);
+        self.ctx.begin_connecting(args, had_position);
         for address in addresses {
             self.ctx.dial(address);
         }
@@ -185,7 +185,9 @@ impl Member {
     pub(in crate::member) fn connection_step(&mut self) {
         match self.ctx.connection().clone() {
             ConnectionState::Idle | ConnectionState::Failed(_) => {}
-            ConnectionState::Connecting { args, until, log_at } => self.connecting(args, until, log_at),
+            ConnectionState::Connecting { args, had_position, until, log_at } => {
+                self.connecting(args, had_position, until, log_at)
+            }
             ConnectionState::NeedState { primary } => {
                 self.quorum_step(primary);
                 self.begin_from_state();
@@ -198,7 +200,7 @@ impl Member {
         }
     }
 
-    fn connecting(&mut self, mut args: ConnectArgs, until: Micros, log_at: Micros) {
+    fn connecting(&mut self, mut args: ConnectArgs, had_position: bool, until: Micros, log_at: Micros) {
         // The member may have begun a branch since the connect began.
         args.position = in_present_history(&self.ctx, args.position);
         let state = self.ctx.raft.committed_state();
@@ -250,7 +252,7 @@ impl Member {
         }
         let begins = self.ctx.raft.segment_bases().next().filter(|base| base.index == 0);
         if self.ctx.front_end() == FrontEnd::Device
-            && self.recovery.had_no_position
+            && !had_position
             && !args.needs_state
             && begins.is_some_and(|base| base.seqno == 0)
         {
