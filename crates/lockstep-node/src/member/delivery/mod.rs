@@ -33,7 +33,7 @@ use pace::Pace;
 use statement_results::StatementResults;
 use submissions::Submissions;
 
-/// The components of delivery. Each keeps its fields to itself.
+/// The components of delivery. Each keeps its fields to itself. They are open because the router lends several to one call.
 #[derive(Default)]
 pub(crate) struct Delivery {
     /// Entries from the log to the server.

@@ -34,9 +34,6 @@ use lockstep_core::vote::Opinion;
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, Uuid};
 use std::sync::Arc;
 
-/// How often evidence of a peer's disk is reported again.
-const EVIDENCE_PERIOD: Micros = 1_000_000;
-
 /// Frames and messages of members.
 impl Member {
     /// Handles a frame from a connected peer.
@@ -385,10 +382,9 @@ impl Member {
 
     /// Reports again to peers that may wait for a flag.
     pub(in crate::member) fn report_evidence_again(&mut self) {
-        if self.ctx.now() < self.roster.evidence_due {
+        if !self.ctx.peers.may_repeat_evidence(self.ctx.now()) {
             return;
         }
-        self.roster.evidence_due = self.ctx.now() + EVIDENCE_PERIOD;
         let due = |peer: &&Peer| peer.awaits_evidence(|| self.evidence_flags(&peer.id()));
         let ids: Vec<MemberId> = self.ctx.peers.values().filter(due).map(Peer::id).collect();
         ids.into_iter().for_each(|id| self.send_evidence(id));
