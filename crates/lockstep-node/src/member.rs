@@ -38,13 +38,13 @@ use crate::io::liveness::since_boot;
 use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, Health, Hello, NodeMessage};
 use admin::commits::Commits;
+pub(crate) use context::ConnectionState;
 use context::Context;
 use delivery::deliverer::{Deliverer, Limits};
 use facts::Standing;
 use lockstep_core::raft::{LogEnd, Output, Raft};
 use lockstep_core::{Entry, EntryKind, MemberId, Seqno};
 use log_retention::Presence;
-pub(crate) use membership::connection_state::ConnectionState;
 use membership::peers::{HELD_BACK_SINCE, Peer};
 use membership::reverted_log::RevertedLog;
 use recovery::Recovery;
@@ -143,7 +143,7 @@ impl Member {
     /// Sets the time, before the inputs of a round.
     pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
         let stall = self.ctx.begin_round(now, wall);
-        if stall > STALL && self.ctx.connection.is_connected() {
+        if stall > STALL && self.ctx.connection().is_connected() {
             let text = format!(
                 "this process stalled for {:.1} s (stopped, or without a processor): other members may have taken it \
                  for dead",
@@ -151,14 +151,14 @@ impl Member {
             );
             self.ctx.log(Level::Warn, text);
         }
-        self.leadership.contact(self.ctx.now, self.ctx.raft.leader(), self.ctx.me().id);
+        self.leadership.contact(self.ctx.now(), self.ctx.raft.leader(), self.ctx.me().id);
     }
 
     /// When the next round is due without new inputs.
     pub(crate) fn deadline(&self) -> Micros {
         let mut at = self.ctx.raft.deadline().min(self.roster.health_reports.deadline());
         at = at.min(self.log_reads.deadline()).min(self.recovery.ending.deadline());
-        if self.ctx.connection.is_primary() {
+        if self.ctx.connection().is_primary() {
             at = at.min(self.delivery.statement_results.deadline());
         }
         if self.confirms() {
@@ -168,13 +168,13 @@ impl Member {
             at = at.min(self.roster.leader_tasks.deadline());
         }
         if self.is_commanded() {
-            at = at.min(self.ctx.now + COMMAND_PERIOD);
+            at = at.min(self.ctx.now() + COMMAND_PERIOD);
         }
         if self.admin.barrier.is_active() {
-            at = at.min(self.ctx.now + BARRIER_PERIOD);
+            at = at.min(self.ctx.now() + BARRIER_PERIOD);
         }
         if self.delivery.deliverer.is_to_forget() {
-            at = at.min(self.ctx.now + FORGET_PERIOD);
+            at = at.min(self.ctx.now() + FORGET_PERIOD);
         }
         if let Some(due) = self.delivery.apply_holds.ends_at(&self.ctx) {
             at = at.min(due);
@@ -184,7 +184,8 @@ impl Member {
 
     /// Whether another round would deliver more without new inputs.
     pub(crate) fn has_more(&self) -> bool {
-        self.ctx.connection.is_primary() && self.delivery.deliverer.is_behind(self.delivers_committed_only())
+        self.ctx.connection().is_primary()
+            && self.delivery.deliverer.is_behind(self.delivers_committed_only())
     }
 
     /// Ends a round: a pipeline from inputs to outputs. `room`: the front end takes deliveries.
@@ -192,9 +193,9 @@ impl Member {
         self.inform_raft();
         self.append_control_entries();
         if self.confirms() {
-            let simulated = self.ctx.simulated_boot();
+            let (now, simulated) = (self.ctx.now(), self.ctx.simulated_boot());
             let clock = || simulated.unwrap_or_else(since_boot);
-            self.delivery.confirmations.ask(&mut self.ctx.raft, self.ctx.now, clock);
+            self.delivery.confirmations.ask(&mut self.ctx.raft, now, clock);
         }
         self.drain_all();
         self.delivery.confirmations.step(&self.ctx.raft);
@@ -204,23 +205,24 @@ impl Member {
 
     /// Whether the front end must know since when its state is the present one.
     fn confirms(&self) -> bool {
-        self.ctx.front_end() == FrontEnd::Device && self.ctx.connection.is_primary()
+        self.ctx.front_end() == FrontEnd::Device && self.ctx.connection().is_primary()
     }
 
     /// Tells Raft what has changed here: time, pieces of large write-sets, the database's progress.
     fn inform_raft(&mut self) {
-        self.delivery.submissions.propose_large(&mut self.ctx.raft, self.ctx.now);
+        let now = self.ctx.now();
+        self.delivery.submissions.propose_large(&mut self.ctx.raft, now);
         self.delivery.statement_results.step(&mut self.ctx);
-        self.delivery.low_water_mark.note(self.ctx.now, self.ctx.finished());
+        self.delivery.low_water_mark.note(now, self.ctx.finished());
         self.ctx.raft.set_finished(self.ctx.finished());
         self.check_database();
-        self.ctx.raft.tick(self.ctx.now);
+        self.ctx.raft.tick(now);
     }
 
     /// Runs the tasks that may append entries or move leadership. They come before Raft is drained, so that what they
     /// append leaves in this round.
     fn append_control_entries(&mut self) {
-        if self.ctx.connection.is_connected() && self.roster.leader_tasks.is_due(self.ctx.now) {
+        if self.ctx.connection().is_connected() && self.roster.leader_tasks.is_due(self.ctx.now()) {
             self.lead();
         }
         let (operator, ctx, mut others) = self.commands();
@@ -287,7 +289,7 @@ impl Member {
             self.ctx.log(Level::Info, text);
         }
         self.trim_log_step();
-        self.ctx.emit_all(self.log_reads.take_due(self.ctx.now).map(Effect::Read));
+        self.ctx.emit_all(self.log_reads.take_due(self.ctx.now()).map(Effect::Read));
     }
 
     fn forced_bootstrap_step(&mut self) {
@@ -305,8 +307,8 @@ impl Member {
 
     /// Records when this member's own branch was last seen alive.
     fn majority_step(&mut self) {
-        let Context { connection, raft, .. } = &self.ctx;
-        if connection.is_connected() && (raft.leader().is_some() || !self.ctx.cut_off()) {
+        let has_leader = self.ctx.raft.leader().is_some();
+        if self.ctx.connection().is_connected() && (has_leader || !self.ctx.cut_off()) {
             self.ctx.note_majority_seen();
         }
     }
@@ -325,7 +327,7 @@ impl Member {
         if let Some(text) = self.delivery.answer_overlooked(&self.ctx) {
             self.fail(&text);
             let text = "delivery has passed own transactions without an answer";
-            self.recovery.ending.repeats_from_log(self.ctx.now, text);
+            self.recovery.ending.repeats_from_log(self.ctx.now(), text);
         }
     }
 
@@ -346,7 +348,7 @@ impl Member {
 
     /// Takes Raft's outputs once. Returns whether there were any that may cause new ones.
     fn drain_raft(&mut self) -> bool {
-        let outputs = self.ctx.raft.drain(self.ctx.now);
+        let outputs = self.ctx.raft.drain(self.ctx.now());
         // New limits alone give Raft no input, so they need no further drain.
         let some = outputs.iter().any(|output| !matches!(output, Output::Commit { .. }));
         let mut diverged = None;
@@ -401,10 +403,10 @@ impl Member {
             self.lost_after = self.lost_after.min(kept);
             if self.ctx.front_end().is_database() {
                 self.needs_state(DIVERGED);
-                self.recovery.ending.diverged(self.ctx.now, last_write, DIVERGED);
+                self.recovery.ending.diverged(self.ctx.now(), last_write, DIVERGED);
             } else {
                 self.fail(CUT);
-                self.recovery.ending.diverged(self.ctx.now, last_write, CUT);
+                self.recovery.ending.diverged(self.ctx.now(), last_write, CUT);
             }
         }
         some
@@ -428,8 +430,8 @@ impl Member {
     fn committed_position_step(&mut self) {
         let results = self.admin.position_queries.take_results(
             &self.ctx.raft,
-            self.ctx.now,
-            self.ctx.connection.is_primary(),
+            self.ctx.now(),
+            self.ctx.connection().is_primary(),
         );
         let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
         self.ctx.emit_all(answers);
@@ -460,7 +462,7 @@ impl Member {
             (false, None) => Presence::NeverSeen,
         };
         let limits = self.log_retention.step(&log_retention::Inputs {
-            now: self.ctx.now,
+            now: self.ctx.now(),
             wall: self.ctx.wall(),
             raft: &self.ctx.raft,
             finished: self.ctx.finished(),
@@ -475,7 +477,8 @@ impl Member {
 
     /// This member's own state, as its components see it.
     pub(in crate::member) fn standing(&self) -> Standing {
-        let synced = matches!(self.ctx.connection, ConnectionState::Running { primary: true, synced: true });
+        let synced =
+            matches!(self.ctx.connection(), ConnectionState::Running { primary: true, synced: true });
         Standing {
             state: self.local_state(),
             synced_but_for_hold: synced && !self.is_desynced(),
@@ -498,10 +501,10 @@ impl Member {
     }
 
     pub(crate) fn local_state(&self) -> LocalState {
-        if matches!(self.ctx.connection, ConnectionState::Failed(_)) {
+        if self.ctx.connection().is_failed() {
             return LocalState::Error;
         }
-        match &self.ctx.connection {
+        match self.ctx.connection() {
             ConnectionState::Running { primary: true, synced } => match (self.is_desynced(), synced) {
                 (true, _) => LocalState::Donor,
                 // The server refuses writes, whether or not entries are held back yet.
@@ -537,7 +540,7 @@ impl Member {
     fn health_step(&mut self) {
         let health = self.health();
         let is_behind = self.delivery.pace.is_behind(&self.ctx);
-        if !self.roster.health_reports.is_due(self.ctx.now, &health, is_behind) {
+        if !self.roster.health_reports.is_due(self.ctx.now(), &health, is_behind) {
             return;
         }
         self.adapt_timing();
@@ -552,7 +555,7 @@ impl Member {
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
-        match &self.ctx.connection {
+        match self.ctx.connection() {
             ConnectionState::Failed(text) => Some(text.clone()),
             _ => None,
         }

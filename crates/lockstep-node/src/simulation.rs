@@ -258,7 +258,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// When the next round is due without inputs; now, if one more would deliver more.
     pub fn deadline(&self) -> Micros {
-        if self.member.has_more() { self.member.ctx.now } else { self.member.deadline() }
+        if self.member.has_more() { self.member.ctx.now() } else { self.member.deadline() }
     }
 
     /// A frame of a connected peer.
@@ -273,7 +273,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// A peer introduces itself: whether it is let in.
     pub fn admits(&mut self, peer: &Hello) -> bool {
-        if !self.member.ctx.connection.is_connected() {
+        if !self.member.ctx.connection().is_connected() {
             return false;
         }
         match self.member.admit(peer) {
@@ -331,7 +331,7 @@ impl<D: Disk> SimulatedNode<D> {
     pub fn published(&self) -> PublishedState {
         let tail = self.member.ctx.raft.tail_state();
         PublishedState {
-            is_primary: self.member.ctx.connection.is_primary(),
+            is_primary: self.member.ctx.connection().is_primary(),
             may_originate: self.member.may_originate(),
             delivered: self.member.delivery.deliverer.delivered(),
             log: (tail.history, tail.log_id),
@@ -371,7 +371,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// Whether a state transfer is awaited.
     pub fn needs_state(&self) -> bool {
-        matches!(self.member.ctx.connection, ConnectionState::NeedState { .. })
+        matches!(self.member.ctx.connection(), ConnectionState::NeedState { .. })
     }
 
     /// The server has received a state.

@@ -327,7 +327,7 @@ impl Member {
                 asks_too_much: self.unsatisfiable_policy(),
                 term: self.ctx.raft.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
-                primary: self.ctx.connection.is_primary(),
+                primary: self.ctx.connection().is_primary(),
                 view: self.delivery.deliverer.view().number,
                 voters: membership.voters().count(),
                 voters_connected: 0,
@@ -338,8 +338,8 @@ impl Member {
                 id: self.ctx.me().id.to_string(),
                 state: state_comment(self.local_state()).into(),
                 state_number: self.local_state() as u8,
-                state_seconds: seconds(self.ctx.now.saturating_sub(around.state_since)),
-                uptime_seconds: seconds(self.ctx.now),
+                state_seconds: seconds(self.ctx.now().saturating_sub(around.state_since)),
+                uptime_seconds: seconds(self.ctx.now()),
                 at_risk: self.at_risk(),
                 acknowledged: self.commits().yes,
                 not_acknowledged: self.commits().no,
@@ -398,9 +398,9 @@ impl Member {
     /// The members of the present view and their states.
     pub(crate) fn membership_now(&self) -> MembershipNow {
         let committed = self.ctx.raft.committed_state();
-        let status = match self.ctx.connection.is_primary() {
+        let status = match self.ctx.connection().is_primary() {
             true => ViewStatus::Primary,
-            false if self.ctx.connection.is_connected() => ViewStatus::NonPrimary,
+            false if self.ctx.connection().is_connected() => ViewStatus::NonPrimary,
             false => ViewStatus::Disconnected,
         };
         let members = match status {
@@ -499,7 +499,7 @@ impl Member {
                 address: if me { self.ctx.me().address.clone() } else { member.address.clone() },
                 gone_seconds: silent_since
                     .or_else(|| self.ctx.unseen_since(&member.id))
-                    .map(|since| seconds(self.ctx.now.saturating_sub(since))),
+                    .map(|since| seconds(self.ctx.now().saturating_sub(since))),
                 // Nothing is handed out before the database's place in the log is known.
                 seqno: health.filter(|h| h.has_state).and_then(|h| known(h.delivered)),
                 persisted,

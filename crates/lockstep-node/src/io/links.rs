@@ -193,7 +193,7 @@ impl Links {
                 };
             }
         };
-        if !engine.ctx.connection.is_connected() {
+        if !engine.ctx.connection().is_connected() {
             reactor.reject(conn, Reason::Shutdown, "this member is not connected to a cluster now");
             return Arrival::Quiet;
         }
@@ -261,11 +261,11 @@ impl Links {
 
     /// Refuses a peer that will dial each second until an operator decides. The log has a line from time to time.
     fn say_refused(&mut self, engine: &Member, id: MemberId, text: String) -> Arrival {
-        self.refused.retain(|_, at| engine.ctx.now < *at + SAY_REFUSED);
+        self.refused.retain(|_, at| engine.ctx.now() < *at + SAY_REFUSED);
         if self.refused.contains_key(&id) {
             return Arrival::Quiet;
         }
-        self.refused.insert(id, engine.ctx.now);
+        self.refused.insert(id, engine.ctx.now());
         Arrival::Refused { text, fatal: false }
     }
 

@@ -27,7 +27,7 @@ impl Publisher {
         let raft = &member.ctx.raft;
         let before = to.set_round(&RoundState {
             state: member.local_state(),
-            primary: member.ctx.connection.is_primary(),
+            primary: member.ctx.connection().is_primary(),
             delivered: member.delivery.deliverer.delivered(),
             lost_after: member.lost_after(),
             may_originate: member.may_originate(),

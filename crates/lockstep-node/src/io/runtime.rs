@@ -149,7 +149,7 @@ impl Runtime {
             self.engine.take(&mut effects, &mut deliveries);
             self.hung_disk.set(self.engine.hung_disk_ends_by(), self.calls.end());
             // Published before the notification: a front end notified of Synced must not read Joined.
-            let now_at = self.engine.ctx.now;
+            let now_at = self.engine.ctx.now();
             if let Some(line) = self.publisher.publish_round(now_at, &self.engine, &self.shared.published) {
                 self.say(Level::Info, &line);
             }
@@ -203,7 +203,7 @@ impl Runtime {
             }
         }
         self.reactor.shutdown("the server stops", Duration::from_millis(200));
-        self.hint(self.engine.ctx.now);
+        self.hint(self.engine.ctx.now());
         self.log_client.send(LogJob::Stop);
         self.shared.deliveries.close();
         None
@@ -303,12 +303,12 @@ impl Runtime {
     /// refused for another reason, or that the configuration names.
     fn peer_up(&mut self, conn: ConnId, hello: PeerHello) {
         let ask = self.allow.is_asked(hello.dialed.as_deref())
-            && self.engine.ctx.connection.is_connected()
+            && self.engine.ctx.connection().is_connected()
             && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.ctx.me().id);
         if !ask {
             return self.arrived(conn, &hello);
         }
-        let (now, shared) = (self.engine.ctx.now, self.shared.clone());
+        let (now, shared) = (self.engine.ctx.now(), self.shared.clone());
         let answered = move |ip, answer| shared.inbox.push(Input::Allowed(ip, answer));
         match self.allow.ask(now, ip_of(&hello), answered) {
             None => self.allow.wait(now, conn, hello),
@@ -330,7 +330,7 @@ impl Runtime {
         let who = Hello::from_bytes(hello.blob.clone()).map_or_else(|_| "a peer".into(), |h| h.name);
         let Refusal { reason, to_peer, to_log } = refusal(answer, ip, &self.engine.ctx.me().name, &who);
         self.reactor.reject(conn, reason, &to_peer);
-        if self.allow.is_news(self.engine.ctx.now, ip) {
+        if self.allow.is_news(self.engine.ctx.now(), ip) {
             self.say(Level::Warn, &to_log);
         }
     }
@@ -458,7 +458,7 @@ impl Runtime {
             Input::Vote { seqno, opinion, text, reply } => self.engine.vote(seqno, opinion, text, reply),
             Input::Bootstrap(reply) => self.command(Command::Bootstrap, Commander::Thread(reply)),
             Input::Membership(reply) => reply.set(self.engine.membership_now()),
-            Input::Allowed(ip, answer) => self.allow.answered(self.engine.ctx.now, ip, answer),
+            Input::Allowed(ip, answer) => self.allow.answered(self.engine.ctx.now(), ip, answer),
             Input::Identity(identity) => self.reactor.set_identity(identity),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
             Input::Policy { change, reply } => {
@@ -544,7 +544,7 @@ impl Runtime {
                 if op.reset.is_some() || op.entries.iter().any(|entry| entry.kind == EntryKind::Branch) {
                     self.refresh_hello();
                 }
-                let coalesce = self.batch_estimate.is_expected(self.engine.ctx.now);
+                let coalesce = self.batch_estimate.is_expected(self.engine.ctx.now());
                 self.log_client.push(LogJob::Write { op: Box::new(op), may_defer, coalesce });
             }
             Effect::Read(request) => self.log_client.push(LogJob::Read(request)),

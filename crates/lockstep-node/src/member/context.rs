@@ -2,10 +2,13 @@
 //!
 //! The router passes it to the components by reference. A component keeps its own state to itself.
 
+mod connection;
+
+pub(crate) use connection::ConnectionState;
+
 use crate::api::{Delivery, FrontEnd, Level, Tuning};
 use crate::effect::Effect;
 use crate::member::delivery::finished::Finished;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peers;
 use crate::member::membership::quorum::Quorum;
 use crate::member::outbox::{Outbox, OwnMessage};
@@ -22,14 +25,14 @@ use std::time::Duration;
 
 /// See the module's documentation.
 ///
-/// `raft`, `peers`, `connection` and `now` are open: components are called with `&mut` of one of them and values of the
-/// others.
+/// `raft` and `peers` are open: components with private fields, of which one is changed while the other is read, as in
+/// `peers.connect(&raft, ..)`. Accessors would borrow the whole context each.
 pub(crate) struct Context {
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
-    pub(crate) connection: ConnectionState,
+    connection: ConnectionState,
     /// The monotonic clock at the beginning of the round.
-    pub(crate) now: Micros,
+    now: Micros,
     /// This member's introduction.
     me: Hello,
     front_end: FrontEnd,
@@ -90,6 +93,23 @@ impl Context {
         self.finished.begin_round();
         self.raft.set_wall_clock(wall);
         stall
+    }
+
+    #[cfg(test)]
+    pub(in crate::member) fn advance(&mut self, time: Micros) {
+        self.now += time;
+    }
+
+    /// The monotonic clock at the beginning of the round.
+    #[inline]
+    pub(crate) fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// The state of this member's connection.
+    #[inline]
+    pub(crate) fn connection(&self) -> &ConnectionState {
+        &self.connection
     }
 
     /// The wall clock at the beginning of the round.

@@ -118,7 +118,7 @@ impl DeferredSyncs {
             return false;
         }
         let Some(leader) =
-            ctx.raft.leader().filter(|_| ctx.connection.is_primary() && self.is_allowed(ctx.now))
+            ctx.raft.leader().filter(|_| ctx.connection().is_primary() && self.is_allowed(ctx.now()))
         else {
             return false;
         };
@@ -133,7 +133,7 @@ impl DeferredSyncs {
         let unneeded =
             no_commit_needs(op, ctx.me().id, leader, &ctx.raft.membership(), ctx.raft.policy(), counts);
         if unneeded {
-            self.begin(ctx.now, op);
+            self.begin(ctx.now(), op);
         }
         unneeded
     }

@@ -114,7 +114,7 @@ fn entry_that_was_not_sent_is_reported() {
     let mut lab = lab(3);
     lab.cut(2, true);
     lab.run(10_000_000);
-    assert!(!lab.nodes[2].member.ctx.connection.is_primary());
+    assert!(!lab.nodes[2].member.ctx.connection().is_primary());
     let notices = submit(&mut lab, 2);
     assert_eq!(notices.try_iter().collect::<Vec<_>>(), [Notice::Lost]);
 }

@@ -3,7 +3,6 @@
 
 use super::context::Context;
 use super::disks::Disk;
-use super::membership::connection_state::ConnectionState;
 use super::{Admission, Member, Micros};
 use crate::api::{CommitBarrier, ConnectArgs, Delivery, FrontEnd, StatementResult, Tuning};
 use crate::effect::Effect;
@@ -159,7 +158,7 @@ pub(super) fn pair(a: usize, b: usize) -> (usize, usize) {
 /// The context of a member that leads a cluster of its own, for tests of single components.
 pub(super) fn context() -> Context {
     let mut lab = Lab::new(1, &Tuning::default());
-    lab.until("it leads", 5_000_000, |lab| lab.nodes[0].member.ctx.connection.is_primary());
+    lab.until("it leads", 5_000_000, |lab| lab.nodes[0].member.ctx.connection().is_primary());
     let mut ctx = lab.nodes.remove(0).member.ctx;
     ctx.take_outputs(&mut Vec::new(), &mut Vec::new());
     ctx
@@ -306,7 +305,7 @@ impl Lab {
         let node = &mut self.nodes[at];
         node.finished.store(args.position.seqno, Ordering::Release);
         node.to_finish.clear();
-        node.member.ctx.connection = ConnectionState::Idle;
+        node.member.ctx.disconnected();
         node.member.delivery.deliverer.stop();
         self.restarts += 1;
         let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
@@ -393,7 +392,7 @@ impl Lab {
         }
         let welcome = |lab: &Lab, n: usize, other: &Hello| {
             let member = &lab.nodes[n].member;
-            member.ctx.connection.is_connected() && member.admit(other) == Admission::Welcome
+            member.ctx.connection().is_connected() && member.admit(other) == Admission::Welcome
         };
         if welcome(self, a, &hb) && welcome(self, b, &ha) {
             self.links.insert(pair(a, b));

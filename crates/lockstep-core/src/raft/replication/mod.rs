@@ -16,7 +16,6 @@ pub use progress::{PeerProgress, ProgressState};
 pub(super) use round::Round;
 
 use super::local::Local;
-use super::output::Output;
 use super::relay::Relay;
 use crate::types::*;
 use append_times::AppendTimes;
@@ -339,7 +338,7 @@ impl Replication {
         if context > self.context.max(1) {
             return;
         }
-        let local = round.local;
+        let local = round.local();
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.note_answer(context, local.now());
         if peer.rejected(local, prev_index, hint, position) {
@@ -370,7 +369,7 @@ impl Replication {
         mut entries: Vec<Entry>,
     ) {
         let context = self.context;
-        let log = round.local.log();
+        let log = round.local().log();
         let Some(peer) = self.peers.get_mut(&to) else { return };
         if !peer.fetched(from) {
             return;
@@ -398,7 +397,7 @@ impl Replication {
         match log.term_at(prev_index) {
             Some(prev_term) => {
                 // A relay's share is kept within its limits at each message, also at one without recipients.
-                peer.relay_share(round.local.config().max_inflight_bytes);
+                peer.relay_share(round.local().config().max_inflight_bytes);
                 peer.send_append(round, to, (prev_index, prev_term), (entries, bytes), 0, Vec::new());
             }
             None => peer.send_base(round, context, to),
@@ -418,19 +417,19 @@ impl Replication {
 
     /// Sends each peer its missing entries and news. `heartbeat`: all peers get a message, see [`Replication::begin_round`].
     pub(super) fn round(&mut self, round: &mut Round<'_>, relay: &Relay, heartbeat: bool) {
-        let now = round.local.now();
+        let now = round.local().now();
         if self.commit_due.is_some_and(|due| due <= now) {
             self.commit_due = Some(0);
         }
         let mut peers = std::mem::take(&mut self.peers);
-        self.zones.choose(round.local, relay, &mut peers);
+        self.zones.choose(round.local(), relay, &mut peers);
         if peers.values().all(|peer| peer.route().relay().is_none()) {
             peers.iter_mut().for_each(|(id, peer)| self.send_to(round, *id, peer, heartbeat, &mut []));
         } else {
             self.send_zones(round, &mut peers, heartbeat);
         }
-        self.append_times.note(now, round.local.log().last());
-        let uninformed = peers.values().any(|peer| peer.lacks_commit(round.local));
+        self.append_times.note(now, round.local().log().last());
+        let uninformed = peers.values().any(|peer| peer.lacks_commit(round.local()));
         self.commit_due = match self.commit_due {
             Some(due) if uninformed && due > 0 => Some(due),
             _ => uninformed.then(|| match self.append_times.expects_append_by(now + COMMIT_NEWS_WAIT) {
@@ -453,7 +452,7 @@ impl Replication {
             let end = recipients.partition_point(|(_, recipient)| recipient.route().relay() <= Some(id));
             let own = &mut recipients[first..end];
             for (recipient_id, recipient) in own.iter_mut() {
-                let limits = self.limits(round.local, recipient, false);
+                let limits = self.limits(round.local(), recipient, false);
                 relaying::send_below(round, *recipient_id, recipient, peer.next(), limits);
             }
             self.send_to(round, id, peer, heartbeat, own);
@@ -475,7 +474,7 @@ impl Replication {
         let context = if heartbeat { self.context } else { 0 };
         let sent_any = match peer.state() {
             ProgressState::Probe => {
-                let most = PROBE_BYTES.min(round.local.config().max_append_bytes);
+                let most = PROBE_BYTES.min(round.local().config().max_append_bytes);
                 let Some(bytes) = peer.begin_probe(most, heartbeat) else { return };
                 // Independent of heartbeats: a probe needs its own reply.
                 let context = self.context.max(1);
@@ -491,7 +490,7 @@ impl Replication {
 
     /// Sends news to a peer that gets no entries in this round.
     fn send_news(&self, round: &mut Round<'_>, id: MemberId, peer: &mut Progress, heartbeat: bool) {
-        let (local, acks) = (round.local, round.acks);
+        let local = round.local();
         let context = if heartbeat { self.context } else { 0 };
         peer.note_known_commit(local, &id);
         let urgent = peer.awaits_commit() || self.commit_due == Some(0);
@@ -499,7 +498,7 @@ impl Replication {
             self.send_entries(round, id, peer, 0, context, &mut []);
         } else if peer.awaits_ack(local, &id) {
             peer.note_acked(local);
-            round.out.send(id, acks.message(local, 0));
+            round.send_ack(id);
         }
     }
 
@@ -520,11 +519,11 @@ impl Replication {
         recipients: &mut [Recipient<'_>],
     ) -> bool {
         let mut sent_any = false;
-        let log = round.local.log();
-        let (window, most) = self.limits(round.local, peer, !recipients.is_empty());
+        let log = round.local().log();
+        let (window, most) = self.limits(round.local(), peer, !recipients.is_empty());
         while peer.next() <= log.last() && peer.window_open(window) {
             if peer.next() < log.cached_from() && peer.next() > log.base_index() {
-                round.out.push(Output::Fetch { to: id, from: peer.fetch(), max_bytes: most });
+                round.fetch(id, peer.fetch(), most);
                 break;
             }
             let context = if sent_any { 0 } else { context };
@@ -548,8 +547,8 @@ impl Replication {
         context: u64,
         recipients: &mut [Recipient<'_>],
     ) -> Option<usize> {
-        let log = round.local.log();
-        let prev_index = peer.prev_index(round.local);
+        let log = round.local().log();
+        let prev_index = peer.prev_index(round.local());
         let Some(prev_term) = log.term_at(prev_index) else {
             peer.send_base(round, self.context, id);
             return None;
@@ -560,7 +559,7 @@ impl Replication {
         };
         let (n, mut to) = (entries.len(), Vec::new());
         if let Some(last) = entries.last() {
-            to = relaying::add_recipients(round.local, peer, recipients, (prev_index, last.index), bytes);
+            to = relaying::add_recipients(round.local(), peer, recipients, (prev_index, last.index), bytes);
         }
         peer.send_append(round, id, (prev_index, prev_term), (entries, bytes), context, to);
         Some(n)
@@ -570,7 +569,7 @@ impl Replication {
 #[cfg(test)]
 mod tests {
     use super::super::acks::Acks;
-    use super::super::output::Outputs;
+    use super::super::output::{Output, Outputs};
     use super::super::testing::{leader, member, with_entries};
     use super::*;
     use crate::message::Message;

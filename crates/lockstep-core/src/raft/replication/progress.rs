@@ -261,7 +261,7 @@ impl Progress {
         context: u64,
         to: Vec<MemberId>,
     ) {
-        let local = round.local;
+        let local = round.local();
         // While probing, `next` stays: the answer moves it.
         if let Some(last) = entries.last().filter(|_| self.state != ProgressState::Probe) {
             self.sent(last.index, bytes, local.now());
@@ -277,17 +277,17 @@ impl Progress {
             let carried = Carried { prev_index, prev_term, commit, persisted, entries };
             Message::Relay { term, to, context, carried }
         };
-        round.out.send(id, message);
+        round.send(id, message);
     }
 
     /// Sends the snapshot from which the peer is to begin, and waits for its answer.
     pub(super) fn send_base(&mut self, round: &mut Round<'_>, context: u64, id: MemberId) {
-        let Some(state) = round.local.log().base_for(self.position) else { return };
+        let Some(state) = round.local().log().base_for(self.position) else { return };
         self.probe(state.index + 1);
         self.state = ProgressState::Base(state.index);
-        self.base_sent = round.local.now();
+        self.base_sent = round.local().now();
         let state = Box::new(state.clone());
-        round.out.send(id, Message::Snapshot { term: round.local.term(), state, context: context.max(1) });
+        round.send(id, Message::Snapshot { term: round.local().term(), state, context: context.max(1) });
     }
 
     /// A message with entries up to `last`, our commit index and our persisted index was sent, directly or through the relay.

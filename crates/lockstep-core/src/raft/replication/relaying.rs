@@ -29,7 +29,7 @@ pub(super) fn send_below(
     next: Index,
     (window, most): (usize, usize),
 ) {
-    let (local, log) = (round.local, round.local.log());
+    let (local, log) = (round.local(), round.local().log());
     while peer.next() < next && peer.window_open(window) {
         let prev_index = peer.next() - 1;
         let (entries, bytes) = log.slice(peer.next(), next - 1, most);
@@ -39,7 +39,7 @@ pub(super) fn send_below(
         peer.sent_as_recipient(local, last.index, bytes);
         let (commit, persisted) = (local.commit(), local.acknowledged());
         let carried = Carried { prev_index, prev_term, commit, persisted, entries };
-        round.out.send(id, Message::Relayed { term: local.term(), carried });
+        round.send(id, Message::Relayed { term: local.term(), carried });
     }
 }
 

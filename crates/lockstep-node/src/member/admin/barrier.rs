@@ -80,7 +80,7 @@ impl Barrier {
         if self.running.is_some() || self.own_wait.is_some() {
             return refuse(ctx, token, "another `lockstep verify` is running: try again soon");
         }
-        if !ctx.connection.is_primary() {
+        if !ctx.connection().is_primary() {
             return refuse(ctx, token, "this member is not in a primary component");
         }
         let view = ctx.raft.tail_state().view.clone();
@@ -121,7 +121,7 @@ impl Barrier {
         self.running = Some(RunningBarrier {
             token,
             id,
-            began: ctx.now,
+            began: ctx.now(),
             members,
             seqno: None,
             release: None,
@@ -162,9 +162,9 @@ impl Barrier {
                 let seqno = match (&self.commits, &self.own_wait) {
                     // Only a member may hold others; a connection alone is not enough.
                     (Some(hold), None)
-                        if ctx.connection.is_primary() && ctx.raft.membership().get(&from).is_some() =>
+                        if ctx.connection().is_primary() && ctx.raft.membership().get(&from).is_some() =>
                     {
-                        let deadline = ctx.now + HELD_MAX;
+                        let deadline = ctx.now() + HELD_MAX;
                         self.own_wait =
                             Some(OwnWait { by: from, id, until: None, deadline, reported: false });
                         hold.close()
@@ -220,7 +220,7 @@ impl Barrier {
         if let Some(own_wait) = &self.own_wait {
             let (by, id) = (own_wait.by, own_wait.id);
             let here = by == ctx.me().id || ctx.peers.contains_key(&by);
-            if ctx.now >= own_wait.deadline || !here || !ctx.connection.is_primary() {
+            if ctx.now() >= own_wait.deadline || !here || !ctx.connection().is_primary() {
                 self.own_wait = None;
                 if let Some(hold) = &self.commits {
                     hold.open();
@@ -242,10 +242,10 @@ impl Barrier {
     pub(in crate::member) fn running_step(&mut self, ctx: &mut Context) {
         let Some(running) = &mut self.running else { return };
         let (token, id, began) = (running.token, running.id, running.began);
-        let late = ctx.now.saturating_sub(began) > ARRIVAL_TIMEOUT;
+        let late = ctx.now().saturating_sub(began) > ARRIVAL_TIMEOUT;
         if let Some(release) = running.release {
             let all = running.released.len() == running.members.len();
-            if all || ctx.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
+            if all || ctx.now().saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
                 let held = all && running.released.values().all(|held| *held);
                 self.running = None;
                 let text = match held {
@@ -261,7 +261,7 @@ impl Barrier {
         }
         // The hold command has been answered: the members' own timeouts end the barrier.
         if token == 0 {
-            if ctx.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
+            if ctx.now().saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
                 self.running = None;
             }
             return;
@@ -340,12 +340,12 @@ impl Barrier {
 
 /// Answers a command that was just given.
 fn refuse(ctx: &mut Context, token: u64, text: &str) {
-    let now = ctx.now;
+    let now = ctx.now();
     answer(ctx, token, false, text, now, None);
 }
 
 fn answer(ctx: &mut Context, token: u64, ok: bool, text: &str, began: Micros, held: Option<HeldAnswer>) {
-    let seconds = ctx.now.saturating_sub(began) as f64 / 1e6;
+    let seconds = ctx.now().saturating_sub(began) as f64 / 1e6;
     let answer = Answer { ok, text: text.into(), seconds, held };
     ctx.emit(Effect::Answer { token, answer });
 }

@@ -14,7 +14,8 @@ use operator::Operator;
 use policy::PolicyRequests;
 use wait_report::PolicyReports;
 
-/// The components of this folder. Each keeps its fields to itself.
+/// The components of this folder. Each keeps its fields to itself. They are open because the router lends several to one
+/// call.
 #[derive(Default)]
 pub(in crate::member) struct Admin {
     /// Commands under way.

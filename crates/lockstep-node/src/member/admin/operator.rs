@@ -127,7 +127,7 @@ fn unresponsive_voter(ctx: &Context, name: &str) -> Step {
 impl Operator {
     /// Why a new command cannot be taken, if so.
     pub(in crate::member) fn refusal(&self, ctx: &Context) -> Option<&'static str> {
-        if !ctx.connection.is_connected() {
+        if !ctx.connection().is_connected() {
             Some("this member is not connected to a cluster: ask another one")
         } else if self.commands.len() >= COMMANDS_MAX {
             Some("too many commands are under way: try again soon")
@@ -185,7 +185,7 @@ impl Operator {
 
     fn finish_command(&mut self, ctx: &mut Context, at: usize, ok: bool, text: String) {
         let PendingCommand { token, began, .. } = self.commands.remove(at);
-        let seconds = ctx.now.saturating_sub(began) as f64 / 1e6;
+        let seconds = ctx.now().saturating_sub(began) as f64 / 1e6;
         ctx.emit(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
@@ -209,7 +209,7 @@ impl Operator {
         let mut at = 0;
         while at < self.commands.len() {
             let PendingCommand { token, began, asked, ref command } = self.commands[at];
-            let waited = ctx.now.saturating_sub(began);
+            let waited = ctx.now().saturating_sub(began);
             if waited > TIMEOUT || no_leader_soon && waited > RECONNECT {
                 let text = match leader {
                     None => {
@@ -225,11 +225,11 @@ impl Operator {
             }
             let asked_recently = |(whom, since): (MemberId, Micros)| {
                 Some(whom) == leader
-                    || ctx.peers.contains_key(&whom) && ctx.now.saturating_sub(since) < ASK_ANOTHER
+                    || ctx.peers.contains_key(&whom) && ctx.now().saturating_sub(since) < ASK_ANOTHER
             };
             if let Some(to) = leader.filter(|_| !asked.is_some_and(asked_recently)) {
                 let json = serde_json::to_vec(command).unwrap_or_default();
-                self.commands[at].asked = Some((to, ctx.now));
+                self.commands[at].asked = Some((to, ctx.now()));
                 ctx.send_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
             }
             at += 1;
@@ -243,7 +243,7 @@ impl Operator {
     /// leader shows itself first.
     pub(in crate::member) fn order_removed_to_leave(&mut self, ctx: &mut Context) {
         ctx.peers.review_removals(&ctx.raft);
-        let recently = |at| ctx.now < at + LEAVE_INTERVAL;
+        let recently = |at| ctx.now() < at + LEAVE_INTERVAL;
         if self.leave_ordered.is_some_and(recently) {
             return;
         }
@@ -252,7 +252,7 @@ impl Operator {
         let is_out = |id: &MemberId| membership.get(id).is_none() && committed.get(id).is_none();
         let removed: Vec<MemberId> = ctx.peers.removed().filter(is_out).collect();
         for id in removed {
-            self.leave_ordered = Some(ctx.now);
+            self.leave_ordered = Some(ctx.now());
             ctx.send_raft(id, &notice);
             let text = format!(
                 "an operator has removed this member from the cluster: it refuses everything until its {} is started \
@@ -269,9 +269,9 @@ impl Operator {
             self.cut_off_since = None;
             return false;
         }
-        let since = *self.cut_off_since.get_or_insert(ctx.now);
+        let since = *self.cut_off_since.get_or_insert(ctx.now());
         let since = ctx.majority_lost_since().map_or(since, |no_quorum| no_quorum.min(since));
-        ctx.now.saturating_sub(since) > LINKS_BREAK
+        ctx.now().saturating_sub(since) > LINKS_BREAK
     }
 
     /// Begins the leader's part of a command.
@@ -299,7 +299,7 @@ impl Operator {
             }
         };
         match work {
-            Ok(work) => self.tasks.push(Task { requester: Some(requester), began: ctx.now, work }),
+            Ok(work) => self.tasks.push(Task { requester: Some(requester), began: ctx.now(), work }),
             Err(step) => answer(ctx, requester, step),
         }
     }
@@ -351,7 +351,7 @@ impl Operator {
     }
 
     fn task_step(&mut self, ctx: &mut Context, others: &mut Others<'_>, mut task: Task) {
-        let waited = ctx.now.saturating_sub(task.began);
+        let waited = ctx.now().saturating_sub(task.began);
         let late = waited > TIMEOUT;
         let step = match &mut task.work {
             Work::Switchover { to, view } => {
@@ -364,7 +364,7 @@ impl Operator {
             Work::Promote { id, name } => {
                 let step = promotion_step(ctx, *id, name);
                 // Fail before the member that was given the command times out.
-                let late_catch_up = ctx.now.saturating_sub(task.began) > TIMEOUT / 2;
+                let late_catch_up = ctx.now().saturating_sub(task.began) > TIMEOUT / 2;
                 let waits = matches!(step, Step::Wait) && late_catch_up && !ctx.has_caught_up(id);
                 match waits {
                     true => Step::Failed(format!(
@@ -531,7 +531,7 @@ fn promotion_step(ctx: &mut Context, id: MemberId, name: &str) -> Step {
         return Step::Wait;
     }
     let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
-    match ctx.raft.change_membership(ctx.now, membership.with(MemberInfo { role, ..member.clone() })) {
+    match ctx.raft.change_membership(ctx.now(), membership.with(MemberInfo { role, ..member.clone() })) {
         Ok(_) | Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
         Err(error) => Step::Failed(error.to_string()),
     }
@@ -592,7 +592,7 @@ fn switchover_step(
         return Step::Wait;
     }
     // Servers roll back all streaming transactions at this view: give those about to end the time.
-    let busy = others.deliverer.fragment_at().is_some_and(|at| ctx.now < at + STREAMS_QUIET);
+    let busy = others.deliverer.fragment_at().is_some_and(|at| ctx.now() < at + STREAMS_QUIET);
     if view.is_none() && busy && waited <= STREAMS_TIMEOUT {
         return Step::Wait;
     }
@@ -602,7 +602,7 @@ fn switchover_step(
     if streams > 0 {
         ctx.log(Level::Warn, format!("switchover to {name}: {}", rolled_back_text(streams)));
     }
-    match ctx.raft.transfer_leadership(ctx.now, to) {
+    match ctx.raft.transfer_leadership(ctx.now(), to) {
         Ok(()) => Step::Wait,
         Err(error) => Step::Failed(error.to_string()),
     }
@@ -628,7 +628,7 @@ fn removal_step(ctx: &mut Context, id: MemberId, name: &str, connected: Option<V
     if !ctx.raft.is_leader() {
         return Step::Retry;
     }
-    match ctx.raft.change_membership(ctx.now, membership.without(&id)) {
+    match ctx.raft.change_membership(ctx.now(), membership.without(&id)) {
         Ok(_) => {
             // Not earlier: a command that fails before removes nobody.
             if let Some(view_uuid) = connected {

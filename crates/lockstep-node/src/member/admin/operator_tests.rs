@@ -531,7 +531,7 @@ fn answers(ctx: &mut Context) -> Vec<(u64, Answer)> {
 fn leader_is_asked_once_unless_it_sends_command_on() {
     let (mut ctx, mut operator) = (context(), Operator::default());
     let leader = ctx.me().id;
-    operator.take(ctx.now, 5, remove("n2", false));
+    operator.take(ctx.now(), 5, remove("n2", false));
     operator.commands_step(&mut ctx);
     operator.commands_step(&mut ctx);
     assert_eq!(asked(&mut ctx), [5]);
@@ -545,7 +545,7 @@ fn leader_is_asked_once_unless_it_sends_command_on() {
 fn answer_counts_only_from_asked_leader() {
     let (mut ctx, mut operator) = (context(), Operator::default());
     let (leader, stranger) = (ctx.me().id, Uuid([9; 16]));
-    operator.take(ctx.now, 5, remove("n2", false));
+    operator.take(ctx.now(), 5, remove("n2", false));
     operator.on_answer(&mut ctx, leader, 5, (true, false), "not asked yet".into());
     operator.commands_step(&mut ctx);
     operator.on_answer(&mut ctx, stranger, 5, (true, false), "not asked".into());
@@ -565,11 +565,11 @@ fn unanswered_command_fails_after_timeout() {
         if !has_leader {
             ctx.raft = leaderless();
         }
-        operator.take(ctx.now, 5, remove("n2", false));
-        ctx.now += TIMEOUT;
+        operator.take(ctx.now(), 5, remove("n2", false));
+        ctx.advance(TIMEOUT);
         operator.commands_step(&mut ctx);
         assert!(operator.is_active() || !has_leader);
-        ctx.now += 1;
+        ctx.advance(1);
         operator.commands_step(&mut ctx);
         let answer = answers(&mut ctx).pop().expect("an answer").1;
         let why = if has_leader { "may still do so" } else { "no member leads" };
@@ -583,7 +583,7 @@ fn command_beyond_limit_is_refused() {
     let (ctx, mut operator) = (context(), Operator::default());
     for token in 0..COMMANDS_MAX as u64 {
         assert_eq!(operator.refusal(&ctx), None);
-        operator.take(ctx.now, token, remove("n2", false));
+        operator.take(ctx.now(), token, remove("n2", false));
     }
     assert!(operator.refusal(&ctx).is_some_and(|text| text.contains("too many commands")));
 }

@@ -59,7 +59,7 @@ impl PolicyRequests {
             return ctx.emit(Effect::PolicyChanged(Ok(())));
         }
         let Some(request) = &mut self.pending else { return };
-        if ctx.now >= request.until {
+        if ctx.now() >= request.until {
             (self.pending, self.unresolved) = (None, true);
             let text = "the change of policy was not committed within 10 s: check that there is a leader and a \
                  majority. It may still take effect";
@@ -67,11 +67,11 @@ impl PolicyRequests {
             ctx.log(Level::Warn, text);
             return ctx.emit(Effect::PolicyChanged(Err(text.into())));
         }
-        if ctx.now >= request.ask_at
+        if ctx.now() >= request.ask_at
             && let Some(leader) = ctx.raft.leader()
         {
-            request.ask_at = ctx.now + ASK_AGAIN;
-            request.asked.get_or_insert(ctx.now);
+            request.ask_at = ctx.now() + ASK_AGAIN;
+            request.asked.get_or_insert(ctx.now());
             let knows = leader == ctx.me().id
                 || ctx.peers.get(&leader).is_some_and(|peer| peer.supports(POLICY_REQUESTS_SINCE));
             let message = match knows {
@@ -98,8 +98,8 @@ impl PolicyRequests {
             return true;
         }
         // A leader that was asked for the earlier request has since been asked for this one.
-        let sure =
-            !on_policy_request.unsure || on_policy_request.asked.is_some_and(|at| ctx.now >= at + ASK_AGAIN);
+        let sure = !on_policy_request.unsure
+            || on_policy_request.asked.is_some_and(|at| ctx.now() >= at + ASK_AGAIN);
         sure && is_in_force(ctx, &request)
     }
 
@@ -117,7 +117,7 @@ impl PolicyRequests {
         if !unsure && is_in_force(ctx, &new) {
             return ctx.emit(Effect::PolicyChanged(Ok(())));
         }
-        if !ctx.connection.is_primary() {
+        if !ctx.connection().is_primary() {
             // If the new request fails, so does the pending one that it was to replace.
             self.unresolved = unsure;
             let text = "there is no primary component: a change of policy needs a majority";
@@ -125,9 +125,9 @@ impl PolicyRequests {
         }
         // Settings of the pending request are kept in the new one.
         let request = pending.map_or(new, |on_policy_request| on_policy_request.request.and(&new));
-        let (number, until, examined) = (ctx.wall(), ctx.now + TIMEOUT, ctx.raft.commit());
+        let (number, until, examined) = (ctx.wall(), ctx.now() + TIMEOUT, ctx.raft.commit());
         let pending =
-            PendingPolicyRequest { request, number, ask_at: ctx.now, until, asked: None, examined, unsure };
+            PendingPolicyRequest { request, number, ask_at: ctx.now(), until, asked: None, examined, unsure };
         (self.pending, self.unresolved) = (Some(pending), unresolved);
         reports.warn_requester(ctx, request.on(&ctx.raft.policy()));
     }
@@ -163,7 +163,7 @@ pub(in crate::member) fn append(
     }
     let now = ctx.raft.policy();
     let policy = wanted(&now);
-    policy == now || ctx.raft.append_control(ctx.now, EntryKind::Policy, policy.to_payload()).is_ok()
+    policy == now || ctx.raft.append_control(ctx.now(), EntryKind::Policy, policy.to_payload()).is_ok()
 }
 
 /// Whether the request changes neither the committed policy nor the appended one.

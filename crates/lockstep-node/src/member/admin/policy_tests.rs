@@ -210,12 +210,12 @@ fn all_distant_disk_gets_time_for_round_trip() {
     for later in (0..=11_000_000).step_by(500_000) {
         let disk_is_stalled = later > 10_000_000;
         member.at(now + later, 1_000_000_000_000_000 + now + later);
-        disks.track(member.ctx.now, &member.ctx.raft, member.ctx.peers.keys().copied(), 1024);
+        disks.track(member.ctx.now(), &member.ctx.raft, member.ctx.peers.keys().copied(), 1024);
         assert_eq!(disks.is_stalled(&id), disk_is_stalled, "after {later} µs");
     }
     // An own stall is no progress of that disk.
     member.at(now + 60_000_000, 1_000_000_000_000_000 + now + 60_000_000);
-    disks.track(member.ctx.now, &member.ctx.raft, member.ctx.peers.keys().copied(), 1024);
+    disks.track(member.ctx.now(), &member.ctx.raft, member.ctx.peers.keys().copied(), 1024);
     assert!(disks.is_stalled(&id));
 }
 

@@ -156,11 +156,11 @@ impl PolicyReports {
     }
 
     fn may_log_fallback(&self, ctx: &Context) -> bool {
-        self.fallback_logged_at.is_none_or(|at| ctx.now >= at + FALLBACK_LOG_INTERVAL)
+        self.fallback_logged_at.is_none_or(|at| ctx.now() >= at + FALLBACK_LOG_INTERVAL)
     }
 
     fn log_fallback(&mut self, ctx: &mut Context) {
-        self.fallback_logged_at = Some(ctx.now);
+        self.fallback_logged_at = Some(ctx.now());
         self.fallback_logged = true;
         let mut text = fallback_text(ctx);
         match std::mem::take(&mut self.unlogged) {
@@ -184,7 +184,7 @@ impl PolicyReports {
     /// Logs which members' acks the commits wait for. Only `commit.timeout` under semisync ends such a wait; nothing
     /// ends a wait at the limit of transactions at risk. The time of an own stall does not count.
     fn report_waiting(&mut self, ctx: &mut Context, submissions: &Submissions) {
-        let stood = ctx.now - std::mem::replace(&mut self.checked_at, ctx.now) > STALL;
+        let stood = ctx.now() - std::mem::replace(&mut self.checked_at, ctx.now()) > STALL;
         if stood {
             self.waits = None;
         }
@@ -196,20 +196,20 @@ impl PolicyReports {
         let first_unacknowledged =
             ctx.raft.first_unacknowledged().filter(|first| has_commit_from(ctx, *first));
         let waits = first_unacknowledged.or(blocked_on);
-        let Some(index) = waits.filter(|_| ctx.connection.is_primary()) else {
+        let Some(index) = waits.filter(|_| ctx.connection().is_primary()) else {
             (self.waits, self.wait_logged) = (None, false);
             return;
         };
         match &mut self.waits {
             Some((first, due)) if *first == index => {
-                if ctx.now < *due {
+                if ctx.now() < *due {
                     return;
                 }
                 self.wait_logged = true;
-                *due = ctx.now + LOG_INTERVAL;
+                *due = ctx.now() + LOG_INTERVAL;
             }
             waits => {
-                *waits = Some((index, ctx.now + LOG_INTERVAL));
+                *waits = Some((index, ctx.now() + LOG_INTERVAL));
                 self.wait_logged = false;
                 return;
             }
@@ -243,7 +243,7 @@ impl PolicyReports {
     /// Whether the wait is long enough to show.
     fn wait_is_long(&self, ctx: &Context) -> bool {
         // `due` advances at each log line; until the first one, it is one period after the beginning.
-        let shown = |due: Micros| ctx.now + LOG_INTERVAL >= due + SHOW_AFTER;
+        let shown = |due: Micros| ctx.now() + LOG_INTERVAL >= due + SHOW_AFTER;
         self.waits.is_some_and(|(_, due)| self.wait_logged || shown(due))
     }
 
@@ -330,7 +330,7 @@ fn still_acknowledging(ctx: &Context) -> String {
 
 /// Why commits wait for disks, under any policy: for this member's own disk, or for a majority of the voters' disks.
 pub(in crate::member) fn disk_wait_report(ctx: &Context) -> Option<String> {
-    if !ctx.connection.is_primary() {
+    if !ctx.connection().is_primary() {
         return None;
     }
     if let Some(text) = own_disk_text(ctx) {
@@ -529,7 +529,7 @@ fn unsatisfiable_facts(ctx: &Context, policy: &Policy) -> Vec<String> {
 /// The same for the status, on any member.
 pub(crate) fn unsatisfiable_policy(ctx: &Context) -> Option<String> {
     let facts = unsatisfiable_settings(ctx, ctx.raft.committed_state().policy);
-    (ctx.connection.is_primary() && !facts.is_empty()).then(|| facts.join("; "))
+    (ctx.connection().is_primary() && !facts.is_empty()).then(|| facts.join("; "))
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ impl ApplyHolds {
             self.no_writer = None;
             return;
         }
-        let now = ctx.now;
+        let now = ctx.now();
         let (since, last_logged) = self.no_writer.get_or_insert((now, None));
         if now < *since + SUCCESSOR_TIMEOUT || last_logged.is_some_and(|at| now < at + NO_WRITER_LOG_INTERVAL)
         {
@@ -131,7 +131,7 @@ impl ApplyHolds {
     pub(in crate::member) fn is_indefinite(&self, ctx: &Context, delivered: Seqno) -> bool {
         ctx.tuning().apply_hold.paused
             || matches!(self.held, Some((Reason::Until, _)))
-            || ctx.connection.is_primary() && matches!(would_hold(ctx, delivered), Some(Reason::Until))
+            || ctx.connection().is_primary() && matches!(would_hold(ctx, delivered), Some(Reason::Until))
     }
 
     /// Takes over changed options.
@@ -256,7 +256,7 @@ impl ApplyHolds {
     pub(in crate::member) fn ends_at(&self, ctx: &Context) -> Option<Micros> {
         match self.held {
             Some((Reason::Delay(due), _)) if due > ctx.wall() => {
-                Some(ctx.now.saturating_add(due - ctx.wall()))
+                Some(ctx.now().saturating_add(due - ctx.wall()))
             }
             _ => None,
         }
@@ -265,11 +265,11 @@ impl ApplyHolds {
     /// Records the size of the log, which grows without bound under a hold.
     pub(in crate::member) fn note_log_size(&mut self, ctx: &mut Context, bytes: u64) {
         let limit = ctx.tuning().log_max_bytes;
-        let last_logged = self.growth_logged.is_some_and(|at| ctx.now < at + GROWTH_LOG_INTERVAL);
+        let last_logged = self.growth_logged.is_some_and(|at| ctx.now() < at + GROWTH_LOG_INTERVAL);
         if bytes <= limit || last_logged || !self.is_holding() {
             return;
         }
-        self.growth_logged = Some(ctx.now);
+        self.growth_logged = Some(ctx.now());
         let text = format!(
             "the log takes {} MiB, more than log.max_size ({} MiB), and keeps growing: it holds all entries that this \
              member's server may not have yet (apply.paused, apply.delay, apply.until). Lift the hold before the disk \

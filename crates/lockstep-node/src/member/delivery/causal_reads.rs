@@ -114,7 +114,7 @@ mod tests {
         reads.answered(&mut alone, 0, failed.unwrap(), None);
         assert!(alone.drain(0).is_empty(), "there is nobody to ask");
         assert_eq!(reads.reads[0].context, None);
-        let (now, index) = (leads.now, 5);
+        let (now, index) = (leads.now(), 5);
         reads.ask_again(&mut leads.raft, now);
         let question = reads.reads[0].context.unwrap();
         reads.answered(&mut leads.raft, now, question, Some(index));
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn cancelled_read_is_not_answered() {
         let (mut ctx, mut reads) = (context(), CausalReads::default());
-        let now = ctx.now;
+        let now = ctx.now();
         reads.begin(&mut ctx.raft, now, 1);
         reads.begin(&mut ctx.raft, now, 2);
         reads.cancel(1);

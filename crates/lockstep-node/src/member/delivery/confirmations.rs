@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn confirmation_is_as_of_the_time_before_the_question() {
         let mut ctx = context();
-        let (mut confirmations, now) = (Confirmations::default(), ctx.now);
+        let (mut confirmations, now) = (Confirmations::default(), ctx.now());
         confirmations.ask(&mut ctx.raft, now, || Duration::from_secs(5));
         let context = confirmations.questions[0].context;
         confirmations.ask(&mut ctx.raft, now + PERIOD - 1, || panic!("too soon"));
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn answer_that_the_log_reaches_late_counts_although_more_was_asked() {
         let mut ctx = context();
-        let (mut confirmations, now) = (Confirmations::default(), ctx.now);
+        let (mut confirmations, now) = (Confirmations::default(), ctx.now());
         for n in 0..8u64 {
             confirmations.ask(&mut ctx.raft, now + n * PERIOD, || Duration::from_millis(100 * n));
         }

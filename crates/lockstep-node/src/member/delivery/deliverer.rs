@@ -465,7 +465,7 @@ impl Deliverer {
             return self.on_cut_off(ctx);
         }
         // After a non-Primary view nothing is delivered before the next Primary one.
-        if !ctx.connection.is_primary() {
+        if !ctx.connection().is_primary() {
             return Ok(());
         }
         self.held = false;
@@ -567,7 +567,7 @@ impl Deliverer {
                 if entry.kind == EntryKind::WriteSet
                     && parsed.as_ref().is_some_and(|set| set.meta.flags & whole != whole)
                 {
-                    self.fragment_at = Some(ctx.now);
+                    self.fragment_at = Some(ctx.now());
                 }
                 let outcome =
                     run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| failure(&e))?;

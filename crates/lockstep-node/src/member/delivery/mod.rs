@@ -33,7 +33,7 @@ use pace::Pacing;
 use statement_results::StatementResults;
 use submissions::Submissions;
 
-/// The components of delivery. Each keeps its fields to itself.
+/// The components of delivery. Each keeps its fields to itself. They are open because the router lends several to one call.
 #[derive(Default)]
 pub(crate) struct Delivery {
     /// Entries from the log to the server.
@@ -81,7 +81,7 @@ impl Delivery {
         let is_open = |holds: &ApplyHolds| {
             holds.accepts_own_writes(ctx) || writeset::has_flags(&payload, writeset::flags::ROLLBACK)
         };
-        if ctx.connection.is_primary() && !leaving && is_open(&self.apply_holds) {
+        if ctx.connection().is_primary() && !leaving && is_open(&self.apply_holds) {
             self.submissions.submit(ctx, kind, payload, submission);
         } else {
             submission.fill(SubmitOutcome::NotSent);
@@ -97,11 +97,12 @@ impl Delivery {
 
     /// Begins a read that must see every commit acknowledged so far.
     pub(in crate::member) fn begin_causal_read(&mut self, ctx: &mut Context, id: u64) {
-        if !ctx.connection.is_primary() {
+        if !ctx.connection().is_primary() {
             ctx.emit(Effect::Causal { id, seqno: None });
             return;
         }
-        self.causal_reads.begin(&mut ctx.raft, ctx.now, id);
+        let now = ctx.now();
+        self.causal_reads.begin(&mut ctx.raft, now, id);
     }
 
     /// Wakes every waiting submission and causal read. `unknown`: nothing can be withdrawn, since Raft is not asked.
@@ -118,7 +119,7 @@ impl Delivery {
     pub(in crate::member) fn answer_overlooked(&mut self, ctx: &Context) -> Option<String> {
         let committed = Committed { index: ctx.raft.commit(), proposal: ctx.raft.committed_proposal() };
         let next = self.deliverer.next_index();
-        let upto = self.answer_check.step(ctx.now, next, committed)?;
+        let upto = self.answer_check.step(ctx.now(), next, committed)?;
         let overlooked = self.submissions.give_up(upto.proposal);
         let first = overlooked.first()?;
         Some(format!(
@@ -156,9 +157,9 @@ impl Delivery {
         let mut receivers =
             Receivers { submissions, apply_holds, views_shown, commits, leaving, committed_only };
         deliverer.step(ctx, &mut receivers)?;
-        if ctx.connection.is_primary() && deliverer.has_started() && !causal_reads.is_empty() {
-            let delivered = deliverer.delivered();
-            for id in causal_reads.take_ready(&mut ctx.raft, ctx.now, deliverer.next_index()) {
+        if ctx.connection().is_primary() && deliverer.has_started() && !causal_reads.is_empty() {
+            let (delivered, now) = (deliverer.delivered(), ctx.now());
+            for id in causal_reads.take_ready(&mut ctx.raft, now, deliverer.next_index()) {
                 ctx.emit(Effect::Causal { id, seqno: Some(delivered) });
             }
         }

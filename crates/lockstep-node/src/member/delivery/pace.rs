@@ -206,7 +206,7 @@ impl Pacing {
         if bound > 0
             && let Some(entry) = op.entries.last()
         {
-            self.arrivals.note(ctx.now, entry.seqno, bound / SPANS_PER_BOUND);
+            self.arrivals.note(ctx.now(), entry.seqno, bound / SPANS_PER_BOUND);
         }
     }
 
@@ -218,39 +218,39 @@ impl Pacing {
 
     /// Whether pacing is on and this member's own server lags by less than twice the bound.
     pub(in crate::member) fn contains_lag(&self, ctx: &Context) -> bool {
-        self.arrivals.age(ctx.now, ctx.finished()) < 2 * bound(ctx)
+        self.arrivals.age(ctx.now(), ctx.finished()) < 2 * bound(ctx)
     }
 
     /// Whether this member's server has a backlog, of which the others are to hear soon.
     pub(in crate::member) fn is_behind(&self, ctx: &Context) -> bool {
-        bound(ctx) > 0 && self.arrivals.age(ctx.now, ctx.finished()) > BACKLOG_AGE
+        bound(ctx) > 0 && self.arrivals.age(ctx.now(), ctx.finished()) > BACKLOG_AGE
     }
 
     /// Computes the limit, if due.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, own: Standing) {
         let bound = bound(ctx);
-        if bound == 0 && !self.paced.is_limited() || ctx.now < self.computed_at + PERIOD {
+        if bound == 0 && !self.paced.is_limited() || ctx.now() < self.computed_at + PERIOD {
             return;
         }
-        let passed = ctx.now - std::mem::replace(&mut self.computed_at, ctx.now);
+        let passed = ctx.now() - std::mem::replace(&mut self.computed_at, ctx.now());
         if self.paced.is_limited() {
             self.paced.total += passed;
         }
-        if self.servers.get(&ctx.me().id).is_none_or(|server| ctx.now >= server.at + OWN_PERIOD) {
-            self.reported(ctx.now, ctx.me().id, ctx.finished());
+        if self.servers.get(&ctx.me().id).is_none_or(|server| ctx.now() >= server.at + OWN_PERIOD) {
+            self.reported(ctx.now(), ctx.me().id, ctx.finished());
         }
-        self.servers.retain(|_, server| ctx.now < server.at + SPEED_VALID);
+        self.servers.retain(|_, server| ctx.now() < server.at + SPEED_VALID);
         let mut limit = UNLIMITED;
         let mut because_of = Vec::new();
         let mut longest = 0;
         for (id, server) in self.servers.iter().filter(|(id, _)| counts(ctx, own, id)) {
             // Slower writers do not help a server that applies nothing, in a long statement for example.
-            let is_stuck = ctx.now.saturating_sub(server.moved_at) >= 2 * bound;
-            if is_stuck || ctx.now >= server.at + REPORT_VALID {
+            let is_stuck = ctx.now().saturating_sub(server.moved_at) >= 2 * bound;
+            if is_stuck || ctx.now() >= server.at + REPORT_VALID {
                 continue;
             }
             let round_trip = ctx.peers.rtt_to(id).unwrap_or(0);
-            let lag = server.lag(&self.arrivals, ctx.now);
+            let lag = server.lag(&self.arrivals, ctx.now());
             let own_limit = limit_for(lag, server.speed.unwrap_or(0.0), bound, round_trip);
             if own_limit < UNLIMITED {
                 because_of.push(*id);
@@ -270,8 +270,8 @@ impl Pacing {
         if !because_of.is_empty() || limit == UNLIMITED {
             self.paced.because_of = because_of;
         }
-        if begins && self.logged_at.is_none_or(|at| ctx.now >= at + LOG_INTERVAL) {
-            self.logged_at = Some(ctx.now);
+        if begins && self.logged_at.is_none_or(|at| ctx.now() >= at + LOG_INTERVAL) {
+            self.logged_at = Some(ctx.now());
             let names: Vec<String> = self.paced.because_of.iter().map(|id| ctx.name_of(id)).collect();
             let text = format!(
                 "writes of this server's clients are slowed down: {} lags by {:.1} s (apply.pace)",
@@ -311,7 +311,7 @@ fn counts(ctx: &Context, own: Standing, id: &MemberId) -> bool {
         true => own.state == LocalState::Synced && !own.leaving,
         false => ctx.peers.health_of(id).is_some_and(|h| h.state == LocalState::Synced && !h.leaving),
     };
-    votes && synced && ctx.connection.is_primary()
+    votes && synced && ctx.connection().is_primary()
 }
 
 #[cfg(test)]

@@ -76,10 +76,10 @@ impl StatementResults {
 
     /// Proposes the results that are due, while there is a primary component.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context) {
-        if self.pending.is_empty() || !ctx.connection.is_primary() {
+        if self.pending.is_empty() || !ctx.connection().is_primary() {
             return;
         }
-        let now = ctx.now;
+        let now = ctx.now();
         for (result, due) in self.pending.values_mut().filter(|(_, due)| *due <= now) {
             *due = now.saturating_add(REPEAT_AFTER);
             ctx.raft.propose(now, EntryKind::Note, result.to_payload());

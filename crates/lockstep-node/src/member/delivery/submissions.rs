@@ -92,7 +92,7 @@ impl Submissions {
         debug_assert!(kind.may_be_proposed());
         let last_seen = writeset::last_seen(&payload).unwrap_or(SEQNO_UNDEFINED);
         if payload.len() <= PIECE_BYTES {
-            let number = ctx.raft.propose(ctx.now, kind, payload);
+            let number = ctx.raft.propose(ctx.now(), kind, payload);
             self.proposed(number, last_seen, submission);
             return;
         }

@@ -10,8 +10,8 @@
 
 use crate::api::{FrontEnd, Level};
 use crate::effect::{Effect, QuarantineRequest, Superseded};
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::Answer;
 use crate::wire::Hello;
 use lockstep_core::branch::Branch;
@@ -68,7 +68,7 @@ struct ForcedBootstrap {
 impl Branches {
     /// Begins a forced bootstrap of this member. `fresh` names the new history. Answered by [`Effect::Answer`].
     pub(in crate::member) fn begin(&mut self, ctx: &mut Context, token: u64, fresh: Uuid) {
-        let now = ctx.now;
+        let now = ctx.now();
         if self.forced.is_some() {
             return answer(ctx, token, now, false, "a forced bootstrap is already under way".into());
         }
@@ -79,7 +79,7 @@ impl Branches {
     /// Advances a forced bootstrap. Returns whether this member may go on alone: all connections are to end, since every
     /// peer must compare logs before it gets anything of the new branch; then [`Branches::start`].
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, leaving: bool) -> bool {
-        let now = ctx.now;
+        let now = ctx.now();
         let Some(forced) = &mut self.forced else { return false };
         let ForcedBootstrap { token, began, asked, .. } = *forced;
         if now >= asked + ASK_AGAIN {
@@ -109,14 +109,14 @@ impl Branches {
 
     /// A peer's branch left this member's.
     pub(in crate::member) fn meet(&mut self, ctx: &mut Context, hello: &Hello) -> Meeting {
-        if ctx.connection.is_primary() || !ctx.connection.is_connected() {
+        if ctx.connection().is_primary() || !ctx.connection().is_connected() {
             return Meeting::None;
         }
         let tail = ctx.raft.tail_state().clone();
         let fork = hello.fork(tail.history, tail.log_id);
         if let Err(why) = may_give_up_log(ctx, fork) {
-            if ctx.now >= self.log_at {
-                self.log_at = ctx.now + BRANCH_LOG_INTERVAL;
+            if ctx.now() >= self.log_at {
+                self.log_at = ctx.now() + BRANCH_LOG_INTERVAL;
                 let text = format!(
                     "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
                     hello.name, hello.history, tail.history, tail.seqno
@@ -162,7 +162,7 @@ fn unfit(ctx: &Context, leaving: bool, late: bool) -> Option<Result<(), String>>
              member",
         );
     }
-    match &ctx.connection {
+    match ctx.connection() {
         ConnectionState::Running { primary: false, .. } => {}
         ConnectionState::Running { primary: true, .. } => {
             return refuse("this member is in a primary component: no forced bootstrap is needed");
@@ -197,7 +197,7 @@ fn unfit(ctx: &Context, leaving: bool, late: bool) -> Option<Result<(), String>>
     if leaving {
         return refuse("this member is about to leave");
     }
-    if ctx.raft.has_quorum(ctx.now) || !ctx.cut_off() {
+    if ctx.raft.has_quorum(ctx.now()) || !ctx.cut_off() {
         return match late {
             true => refuse(
                 "a majority of the voters is connected: they elect a leader, or their logs say why they do not",
@@ -238,12 +238,10 @@ fn start_branch(ctx: &mut Context, fresh: Uuid) -> Result<String, String> {
     let mut founder = ctx.me().as_member(Role::Voter);
     founder.wants_vote = true;
     let branch = Branch { history: fresh, log_id: fresh, founder };
-    ctx.raft.branch(ctx.now, &branch).map_err(|error| error.to_string())?;
+    ctx.raft.branch(ctx.now(), &branch).map_err(|error| error.to_string())?;
     // Only the own disk is waited for. But the log now has no other members, so the connect's timeout would apply,
     // and may have passed.
-    if let ConnectionState::Connecting { until, .. } = &mut ctx.connection {
-        *until = Micros::MAX;
-    }
+    ctx.lift_connect_timeout();
     let text = format!(
         "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, \
          after {}:{}. {} that {} committed without this member are not in it. They must not be Primary beside it: \
@@ -331,7 +329,7 @@ fn may_give_up_log(ctx: &Context, fork: Option<(Index, Term)>) -> Result<(), Str
 }
 
 fn answer(ctx: &mut Context, token: u64, began: Micros, ok: bool, text: String) {
-    let seconds = ctx.now.saturating_sub(began) as f64 / 1e6;
+    let seconds = ctx.now().saturating_sub(began) as f64 / 1e6;
     ctx.emit(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
 }
 

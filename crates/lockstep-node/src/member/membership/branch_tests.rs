@@ -1,9 +1,9 @@
 use super::Branches;
 use crate::api::{SubmitOutcome, Tuning};
 use crate::effect::Effect;
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
 use crate::member::harness::{Lab, context, leaderless};
-use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::{Answer, Command};
 use lockstep_core::{Gtid, Uuid};
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn writes(lab: &mut Lab, at: usize) -> bool {
 }
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].member.ctx.connection.is_primary()
+    lab.nodes[at].member.ctx.connection().is_primary()
 }
 
 /// Cuts all members off from each other.
@@ -53,7 +53,7 @@ fn forced_bootstrap_others_rejoin_as_new_members() {
     lab.run(10_000);
     for at in [0, 2] {
         assert!(
-            matches!(lab.nodes[at].member.ctx.connection, ConnectionState::Failed(_)),
+            matches!(lab.nodes[at].member.ctx.connection(), ConnectionState::Failed(_)),
             "{:#?}",
             lab.lines
         );
@@ -340,11 +340,12 @@ fn forced_bootstrap_of_unfit_member_is_refused() {
     };
     let mut ctx = context();
     is(&mut ctx, false, "is in a primary component");
-    ctx.connection = ConnectionState::Running { primary: false, synced: false };
+    ctx.lost_primary();
     is(&mut ctx, true, "is about to leave");
-    ctx.connection = ConnectionState::NeedState { primary: false };
+    ctx.need_state();
+    ctx.lost_primary();
     is(&mut ctx, false, "database is incomplete");
-    ctx.connection = ConnectionState::Idle;
+    ctx.disconnected();
     is(&mut ctx, false, "not connected to a cluster");
     ctx.me_mut().arbitrator = true;
     is(&mut ctx, false, "an arbitrator has no database");

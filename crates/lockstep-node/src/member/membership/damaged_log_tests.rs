@@ -19,7 +19,7 @@ fn cluster() -> (Lab, Gtid) {
 }
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].member.ctx.connection.is_primary()
+    lab.nodes[at].member.ctx.connection().is_primary()
 }
 
 #[test]

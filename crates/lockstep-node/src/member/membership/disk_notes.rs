@@ -61,7 +61,7 @@ impl DiskNotes {
     /// Appends a note, if it is due.
     pub(in crate::member) fn append(&mut self, ctx: &mut Context) {
         let all_know = ctx.peers.values().all(|peer| peer.supports(EVIDENCE_SINCE));
-        if ctx.now < self.written_at + PERIOD || !all_know || ctx.peers.is_empty() {
+        if ctx.now() < self.written_at + PERIOD || !all_know || ctx.peers.is_empty() {
             return;
         }
         let noted = self.present(ctx);
@@ -73,8 +73,8 @@ impl DiskNotes {
         if ctx.raft.commit() <= self.last && !noted.iter().any(|(id, now)| is_late(id, now)) {
             return;
         }
-        if ctx.raft.append_control(ctx.now, EntryKind::Note, encode(&noted)).is_ok() {
-            self.written_at = ctx.now;
+        if ctx.raft.append_control(ctx.now(), EntryKind::Note, encode(&noted)).is_ok() {
+            self.written_at = ctx.now();
         }
     }
 

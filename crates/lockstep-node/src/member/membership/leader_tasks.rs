@@ -64,7 +64,7 @@ impl LeaderTasks {
     pub(in crate::member) fn change_membership(&mut self, ctx: &mut Context) {
         if let Some((membership, why)) = next_membership(ctx) {
             // Refused while the previous change is under way: retried soon.
-            if ctx.raft.change_membership(ctx.now, membership).is_ok() {
+            if ctx.raft.change_membership(ctx.now(), membership).is_ok() {
                 ctx.log(Level::Info, why);
             }
         }
@@ -76,7 +76,7 @@ impl LeaderTasks {
         ctx: &mut Context,
         delivery: &Delivery,
     ) -> Option<TrimMark> {
-        self.disks.track(ctx.now, &ctx.raft, ctx.peers.keys().copied(), NEAR_ENOUGH);
+        self.disks.track(ctx.now(), &ctx.raft, ctx.peers.keys().copied(), NEAR_ENOUGH);
         self.make_view(ctx);
         self.make_trim_mark(ctx, delivery)
     }
@@ -124,7 +124,7 @@ impl LeaderTasks {
                 && ctx
                     .peers
                     .gone_since(&gone.id)
-                    .is_some_and(|since| ctx.now.saturating_sub(since) < VIEW_GRACE)
+                    .is_some_and(|since| ctx.now().saturating_sub(since) < VIEW_GRACE)
                 && membership.get(&gone.id).is_some();
             if grace && !members.iter().any(|m| m.id == gone.id) {
                 members.push(gone.clone());
@@ -148,12 +148,12 @@ impl LeaderTasks {
     /// under way can conflict with it. A member that lags by more than the limit does not hold it back.
     fn make_trim_mark(&mut self, ctx: &Context, delivery: &Delivery) -> Option<TrimMark> {
         let deliverer = &delivery.deliverer;
-        let due = ctx.now.saturating_sub(self.last_trim_mark) > TRIM_PERIOD
+        let due = ctx.now().saturating_sub(self.last_trim_mark) > TRIM_PERIOD
             || deliverer.seqno() - ctx.raft.tail_state().trim > TRIM_STEP;
         if !due || !deliverer.is_running() {
             return None;
         }
-        self.last_trim_mark = ctx.now;
+        self.last_trim_mark = ctx.now();
         let lag_limit = ctx.tuning().lag_limit as i64;
         let mut low = delivery.lowest_seen(ctx.finished()).min(deliverer.seqno());
         for peer in ctx.peers.values() {
@@ -229,7 +229,7 @@ fn next_membership(ctx: &Context) -> Option<(Membership, String)> {
 /// Whether a member has been away long enough to be removed.
 fn is_long_gone(ctx: &Context, id: &MemberId) -> bool {
     let timeout = ctx.tuning().evict_timeout.as_micros() as Micros;
-    ctx.gone_since(id).is_some_and(|since| ctx.now.saturating_sub(since) > timeout)
+    ctx.gone_since(id).is_some_and(|since| ctx.now().saturating_sub(since) > timeout)
 }
 
 /// The log line's suffix for a new member with the name of an absent one at another address.
@@ -351,7 +351,7 @@ fn forgotten(ctx: &Context, membership: &Membership) -> Option<(Membership, Stri
     let timeout = LEARNER_RETENTION * ctx.tuning().evict_timeout.as_micros() as Micros;
     let member = membership.members.iter().find(|m| {
         m.role == Role::Learner
-            && ctx.gone_since(&m.id).is_some_and(|since| ctx.now.saturating_sub(since) > timeout)
+            && ctx.gone_since(&m.id).is_some_and(|since| ctx.now().saturating_sub(since) > timeout)
     })?;
     let why = format!(
         "{} does not vote and has been gone for {} min: it is forgotten until it is back",
@@ -375,7 +375,7 @@ pub(in crate::member) fn append_view(ctx: &mut Context, members: Vec<ViewMember>
     let text = format!("view {}: {}", view.number, names.join(", "));
     let mut w = Writer::new();
     view.encode(&mut w);
-    ctx.raft.append_control(ctx.now, EntryKind::View, w.into_bytes()).ok()?;
+    ctx.raft.append_control(ctx.now(), EntryKind::View, w.into_bytes()).ok()?;
     ctx.log(Level::Info, text);
     Some(view.number)
 }

@@ -1,6 +1,6 @@
 use crate::api::{LocalState, SubmitOutcome, Tuning};
+use crate::member::context::ConnectionState;
 use crate::member::harness::Lab;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::Command;
 use lockstep_core::Micros;
 use lockstep_core::policy::PolicyKind;
@@ -66,7 +66,9 @@ fn frozen_voter_is_evicted_only_after_disconnect() {
 /// The member is stopped in good order.
 fn stop(lab: &mut Lab, at: usize) {
     lab.nodes[at].member.disconnect();
-    lab.until("it has left", 2_000_000, |lab| lab.nodes[at].member.ctx.connection == ConnectionState::Idle);
+    lab.until("it has left", 2_000_000, |lab| {
+        *lab.nodes[at].member.ctx.connection() == ConnectionState::Idle
+    });
     lab.cut(at, true);
     lab.run(100_000);
 }

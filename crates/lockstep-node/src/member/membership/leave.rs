@@ -70,7 +70,7 @@ impl Leave {
     /// Gives up leadership, then the vote; each step is bounded. Returns whether the connections may end now.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, own: Standing) -> bool {
         let Some(leave) = &mut self.under_way else { return false };
-        let (now, ahead, cut_off) = (ctx.now, ahead(ctx, own), ctx.cut_off());
+        let (now, ahead, cut_off) = (ctx.now(), ahead(ctx, own), ctx.cut_off());
         let timeout = 8 * ctx.raft.election_timeout();
         // Connections may be back in a moment.
         let tail_timeout = if cut_off { timeout.min(TAIL_TIMEOUT) } else { TAIL_TIMEOUT };
@@ -157,7 +157,7 @@ struct UnderWay {
 
 /// How many transactions this member's server and log have that the cluster has not committed.
 fn ahead(ctx: &Context, own: Standing) -> i64 {
-    if !ctx.connection.is_connected() || !own.delivering {
+    if !ctx.connection().is_connected() || !own.delivering {
         return 0;
     }
     // Entries that the log has lost cannot be handed over.

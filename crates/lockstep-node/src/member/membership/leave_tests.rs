@@ -1,7 +1,7 @@
 use super::Leave;
 use crate::api::{SubmitOutcome, Tuning};
+use crate::member::context::ConnectionState;
 use crate::member::harness::Lab;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::submit::Submission;
 use lockstep_core::Seqno;
 use lockstep_core::policy::{Policy, PolicyKind};
@@ -44,7 +44,9 @@ fn leave_over_slow_link_loses_no_acknowledged_write() {
         writes.iter().map(|write| acknowledged_seqno(write).expect("nobody is waited for")).max().unwrap();
     assert!(lab.nodes[0].member.at_risk() > 700);
     lab.nodes[0].member.disconnect();
-    lab.until("it has left", 60_000_000, |lab| lab.nodes[0].member.ctx.connection == ConnectionState::Idle);
+    lab.until("it has left", 60_000_000, |lab| {
+        *lab.nodes[0].member.ctx.connection() == ConnectionState::Idle
+    });
     lab.run(3_000_000);
     assert!(successors_have(&lab, last), "{:#?}", lab.lines);
     assert!(lab.logged("acknowledged transactions are not on the disks of a majority yet"));
@@ -62,7 +64,9 @@ fn leave_waits_for_briefly_silent_members() {
     lab.nodes[0].member.disconnect();
     lab.run(10_000_000);
     (lab.nodes[1].frozen, lab.nodes[2].frozen) = (false, false);
-    lab.until("it has left", 20_000_000, |lab| lab.nodes[0].member.ctx.connection == ConnectionState::Idle);
+    lab.until("it has left", 20_000_000, |lab| {
+        *lab.nodes[0].member.ctx.connection() == ConnectionState::Idle
+    });
     lab.run(3_000_000);
     assert!(successors_have(&lab, last), "{:#?}", lab.lines);
 }
@@ -75,7 +79,9 @@ fn leave_with_writes_at_risk_is_bounded_and_reported() {
     lab.run(100_000);
     assert!(acknowledged_seqno(&write).is_some());
     lab.nodes[0].member.disconnect();
-    lab.until("it has left", 58_000_000, |lab| lab.nodes[0].member.ctx.connection == ConnectionState::Idle);
+    lab.until("it has left", 58_000_000, |lab| {
+        *lab.nodes[0].member.ctx.connection() == ConnectionState::Idle
+    });
     assert!(lab.logged("this member leaves with 1 acknowledged transactions"), "{:#?}", lab.lines);
     // Cut off, it waits only as long as connections may take to come back.
     let mut lab = under(PolicyKind::Async);
@@ -84,7 +90,7 @@ fn leave_with_writes_at_risk_is_bounded_and_reported() {
     assert!(acknowledged_seqno(&write).is_some());
     lab.cut(0, true);
     lab.nodes[0].member.disconnect();
-    lab.until("it has left", 6_000_000, |lab| lab.nodes[0].member.ctx.connection == ConnectionState::Idle);
+    lab.until("it has left", 6_000_000, |lab| *lab.nodes[0].member.ctx.connection() == ConnectionState::Idle);
     assert!(lab.logged("this member leaves with 1 acknowledged transactions"), "{:#?}", lab.lines);
 }
 
@@ -98,7 +104,7 @@ fn leave_without_writes_at_risk_is_not_delayed() {
         (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
         lab.nodes[0].member.disconnect();
         lab.until("it has left", 6_000_000, |lab| {
-            lab.nodes[0].member.ctx.connection == ConnectionState::Idle
+            *lab.nodes[0].member.ctx.connection() == ConnectionState::Idle
         });
         assert!(!lab.logged("this member leaves with"));
     }
@@ -141,7 +147,7 @@ fn leave_step_gives_up_on_silent_voters() {
     (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
     assert!(leave.begin(lab.now));
     assert!(!step(&mut leave, &mut lab));
-    lab.nodes[0].member.ctx.now += 60_000_000;
+    lab.nodes[0].member.ctx.advance(60_000_000);
     assert!(step(&mut leave, &mut lab));
 }
 

@@ -2,7 +2,6 @@
 
 pub(in crate::member) mod admission;
 pub(crate) mod branch;
-pub(in crate::member) mod connection_state;
 #[cfg(test)]
 mod damaged_log_tests;
 pub(in crate::member) mod disk_notes;
@@ -28,13 +27,13 @@ use disk_notes::DiskNotes;
 use health::HealthReports;
 use leader_tasks::LeaderTasks;
 use leave::Leave;
-use lockstep_core::Micros;
 use own_disk::OwnDisk;
 use reverted_log::RevertedLog;
 use sync_state::SyncState;
 use views_shown::ViewsShown;
 
-/// The components of this folder, beside the peers and the connection. Each keeps its fields to itself.
+/// The components of this folder, beside the peers. Each keeps its fields to itself. They are open because
+/// the router lends several to one call.
 #[derive(Default)]
 pub(in crate::member) struct Roster {
     /// This member's leave.
@@ -51,8 +50,6 @@ pub(in crate::member) struct Roster {
     pub(in crate::member) reverted_log: RevertedLog,
     /// Evidence of the members' disks in the log.
     pub(in crate::member) disk_notes: DiskNotes,
-    /// When evidence of the peers' disks may be reported again.
-    pub(in crate::member) evidence_due: Micros,
     /// When this member reports its health.
     pub(in crate::member) health_reports: HealthReports,
     /// The views that the server has seen.

@@ -170,7 +170,7 @@ mod tests {
         let write = lab.write(0);
         lab.run(6_000_000);
         for at in [0, 2] {
-            assert!(!lab.nodes[at].member.ctx.connection.is_primary(), "n{}", at + 1);
+            assert!(!lab.nodes[at].member.ctx.connection().is_primary(), "n{}", at + 1);
         }
         assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Unknown)));
         let text = lab.nodes[0].member.waits_for().expect("it waits");

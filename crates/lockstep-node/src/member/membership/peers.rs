@@ -32,6 +32,9 @@ const GONE_RETENTION: Micros = 60_000_000;
 /// How many removed members are remembered.
 const REMOVED_MAX: usize = 256;
 
+/// How often evidence of a peer's disk is reported again.
+const EVIDENCE_PERIOD: Micros = 1_000_000;
+
 /// How often a member logs that it is not let in.
 const NOT_LISTED_LOG_INTERVAL: Micros = 60_000_000;
 
@@ -196,6 +199,8 @@ pub(crate) struct Peers {
     refused_since: Option<Micros>,
     /// Earliest time to log again that peers do not let this member in.
     refusal_log_at: Micros,
+    /// When evidence of the peers' disks may be reported again.
+    evidence_due: Micros,
     /// The log that this member adopts; it came without one.
     join_target: JoinTarget,
     /// Incarnations that were removed while connected: this leader does not let them back.
@@ -431,6 +436,15 @@ impl Peers {
         let may = now >= self.refusal_log_at;
         if may {
             self.refusal_log_at = now + NOT_LISTED_LOG_INTERVAL;
+        }
+        may
+    }
+
+    /// Whether evidence of the peers' disks may be reported again now.
+    pub(in crate::member) fn may_repeat_evidence(&mut self, now: Micros) -> bool {
+        let may = now >= self.evidence_due;
+        if may {
+            self.evidence_due = now + EVIDENCE_PERIOD;
         }
         may
     }

@@ -43,7 +43,7 @@ fn voter_with_whole_log_keeps_it() {
     let (mut lab, _) = cluster(3);
     let disk = lab.nodes[VOTER].disk.clone();
     lab.boot(VOTER, disk, 2);
-    lab.until("it is in the view", 10_000_000, |lab| lab.nodes[VOTER].member.ctx.connection.is_primary());
+    lab.until("it is in the view", 10_000_000, |lab| lab.nodes[VOTER].member.ctx.connection().is_primary());
     lab.cut(VOTER, true);
     lab.run(100_000);
     lab.cut(VOTER, false);
@@ -93,7 +93,7 @@ fn primary_member_with_reverted_log_keeps_it_and_says_so() {
     lab.run(2_000_000);
     (0..3).for_each(|at| lab.stop(at));
     (1..3).for_each(|at| lab.boot(at, old[at].clone(), 2));
-    let primary = |lab: &Lab, at: usize| lab.nodes[at].member.ctx.connection.is_primary();
+    let primary = |lab: &Lab, at: usize| lab.nodes[at].member.ctx.connection().is_primary();
     lab.until("n2 and n3 are Primary", 10_000_000, |lab| primary(lab, 1) && primary(lab, 2));
     let disk = lab.nodes[0].disk.clone();
     lab.boot(0, disk, 2);
@@ -115,7 +115,7 @@ fn learner_beside_two_voters_does_not_end_reverted_one() {
     for learner_first in [true, false] {
         let mut lab = Lab::new(2, &Tuning::default());
         lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
-        lab.until("it learns", 10_000_000, |lab| lab.nodes[2].member.ctx.connection.is_primary());
+        lab.until("it learns", 10_000_000, |lab| lab.nodes[2].member.ctx.connection().is_primary());
         lab.run(1_000_000);
         let old = lab.nodes[1].disk.clone();
         for _ in 0..5 {
@@ -124,7 +124,7 @@ fn learner_beside_two_voters_does_not_end_reverted_one() {
         }
         lab.run(2_000_000);
         lab.stop(1);
-        lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection.is_primary());
+        lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection().is_primary());
         let late = if learner_first { (0, 1) } else { (1, 2) };
         lab.severed.insert(late);
         lab.boot(1, old, 2);
@@ -155,7 +155,7 @@ fn cluster_restored_to_one_moment_comes_up_by_itself() {
             lab.boot(at, disk, 2);
         }
         lab.until("all are Primary", 10_000_000, |lab| {
-            (0..members).all(|at| lab.nodes[at].member.ctx.connection.is_primary())
+            (0..members).all(|at| lab.nodes[at].member.ctx.connection().is_primary())
         });
         assert!(lab.quarantined.is_empty() && !lab.logged("went back in time"), "{:#?}", lab.lines);
     }
@@ -176,7 +176,7 @@ fn note_with_last_index_of_all_numbers_is_harmless() {
 fn reverted_voter_of_two_helps_before_it_gives_up_log() {
     let (mut lab, old) = cluster(2);
     lab.stop(1);
-    lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection.is_primary());
+    lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection().is_primary());
     lab.boot(1, old, 2);
     lab.until("it gives up its log", 10_000_000, |lab| gives_up(lab, 1));
     assert_eq!(lab.voters(0), ["n1"], "it is demoted first");
@@ -195,7 +195,7 @@ fn old_membership_in_reverted_log_is_no_obstacle() {
     let write = lab.write(0);
     lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
     lab.stop(VOTER);
-    lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection.is_primary());
+    lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection().is_primary());
     lab.boot(VOTER, old, 2);
     lab.until("it gives up its log", 10_000_000, |lab| gives_up(lab, VOTER));
     assert_eq!(lab.voters(0), ["n1"]);
@@ -214,7 +214,7 @@ fn notes_in_logs_reveal_reverted_log_after_full_restart() {
     assert!(lab.quarantined.is_empty(), "n2 has no majority without it");
     assert!(lab.logged("this member's log went back in time, as n2 knows"), "{:#?}", lab.lines);
     lab.boot(0, disks[0].clone(), 2);
-    lab.until("the others go on", 10_000_000, |lab| lab.nodes[0].member.ctx.connection.is_primary());
+    lab.until("the others go on", 10_000_000, |lab| lab.nodes[0].member.ctx.connection().is_primary());
     lab.until("n3 gives up its log", 5_000_000, |lab| gives_up(lab, VOTER));
     assert_eq!(lab.quarantined, [VOTER], "{:#?}", lab.lines);
 }
@@ -250,7 +250,7 @@ fn newest_of_three_restored_volumes_goes_on_by_order() {
     let token = lab.command(2, Command::Bootstrap);
     let answer = lab.answer(token);
     assert!(answer.ok, "{answer:?}");
-    lab.until("n3 is Primary", 10_000_000, |lab| lab.nodes[2].member.ctx.connection.is_primary());
+    lab.until("n3 is Primary", 10_000_000, |lab| lab.nodes[2].member.ctx.connection().is_primary());
     (0..2).for_each(|at| lab.boot(at, disks[at].clone(), 3));
     lab.run(5_000_000);
     assert_eq!(lab.quarantined, [0, 1], "they give up their logs for its branch: {:#?}", lab.lines);

@@ -2,9 +2,9 @@
 
 use crate::api::{Delivery as ToServer, Level};
 use crate::effect::Effect;
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
 use crate::member::delivery::Delivery;
-use crate::member::membership::connection_state::ConnectionState;
 use lockstep_core::Seqno;
 
 /// A member is Synced if its server is at most this many seqnos behind.
@@ -81,7 +81,7 @@ impl SyncState {
     /// has caught up again. With `apply.pace` a lag of less than twice that bound is within the limit: a Desynced member
     /// slows no writers down.
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, delivery: &mut Delivery, donating: bool) {
-        let ConnectionState::Running { primary: true, synced } = ctx.connection else { return };
+        let &ConnectionState::Running { primary: true, synced } = ctx.connection() else { return };
         let lag = ctx.lag_of(ctx.finished());
         if synced && delivery.apply_holds.is_holding() {
             // The server has all that its apply hold permits; `lagging` shows the rest to others.
@@ -95,10 +95,10 @@ impl SyncState {
                 // Only the entries that became old enough were missing: no change of state for the server.
                 self.lagging = lag > 0;
             } else if was_lagging {
-                ctx.connection = ConnectionState::Running { primary: true, synced: false };
+                ctx.not_synced();
             } else if lag > ctx.tuning().lag_limit as i64 && !delivery.pace.contains_lag(ctx) {
                 self.lagging = true;
-                ctx.connection = ConnectionState::Running { primary: true, synced: false };
+                ctx.not_synced();
                 ctx.log(
                     Level::Warn,
                     format!("behind by {lag} {}: Desynced until it has caught up", ctx.terms().entries),
@@ -124,7 +124,7 @@ impl SyncState {
             // Caught up for its server, but still Desynced for other members.
             self.lagging = delivery.apply_holds.is_holding() && lag > 0;
             report_progress(ctx, delivery, true);
-            ctx.connection = ConnectionState::Running { primary: true, synced: true };
+            ctx.became_synced();
             ctx.deliver(ToServer::Synced);
         } else {
             report_progress(ctx, delivery, false);
@@ -146,7 +146,7 @@ fn near_enough(ctx: &Context) -> i64 {
 /// Reports the progress towards Synced, if due; `synced`: for the last time.
 fn report_progress(ctx: &mut Context, delivery: &mut Delivery, synced: bool) {
     let finished = ctx.finished();
-    let Some(from) = delivery.catching_up.report(ctx.now, finished, synced) else { return };
+    let Some(from) = delivery.catching_up.report(ctx.now(), finished, synced) else { return };
     let (total, done) = (ctx.lag_of(from), ctx.raft.seqnos_between(from, finished));
     if total > 0 {
         ctx.emit(Effect::Progress { total, done: done.min(total) });

@@ -1,8 +1,8 @@
 //! For people: for which members a connecting member waits.
 
 use crate::api::FrontEnd;
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peer;
 use crate::wire::Hello;
 use lockstep_core::members::MemberInfo;
@@ -125,7 +125,7 @@ fn nobody_founded(ctx: &Context) -> String {
     let names = |of: &[&Peer]| of.iter().map(|p| p.hello().name.as_str()).collect::<Vec<_>>().join(", ");
     let (known, unknown): (Vec<_>, Vec<_>) = ctx.peers.values().partition(|p| p.hello().last_index > 0);
     if known.is_empty() {
-        let at = match &ctx.connection {
+        let at = match ctx.connection() {
             ConnectionState::Connecting { args, .. } if args.position.is_defined() => {
                 format!(" (this one's data are at {})", args.position)
             }

@@ -11,7 +11,7 @@ use lockstep_core::raft::Durable;
 const LIMIT: u64 = 20_000_000;
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].member.ctx.connection.is_primary()
+    lab.nodes[at].member.ctx.connection().is_primary()
 }
 
 fn write(lab: &mut Lab, at: usize) {

@@ -1,6 +1,6 @@
 use crate::api::Tuning;
+use crate::member::context::ConnectionState;
 use crate::member::harness::Lab;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::operator::Command;
 use lockstep_core::Gtid;
 
@@ -13,7 +13,7 @@ fn position(lab: &mut Lab) -> Gtid {
 }
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].member.ctx.connection.is_primary()
+    lab.nodes[at].member.ctx.connection().is_primary()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn wait_for_donor_confirmation_is_bounded() {
         args.by_donor = true;
     });
     lab.until("it waits for a word", 5_000_000, |lab| {
-        lab.nodes[2].member.ctx.connection == ConnectionState::NeedState { primary: true }
+        *lab.nodes[2].member.ctx.connection() == ConnectionState::NeedState { primary: true }
     });
     // Both others are busy before they are asked.
     for n in [0, 1] {

@@ -13,7 +13,8 @@ use transfer::Transfers;
 use verdict_votes::VerdictVotes;
 use votes::Votes;
 
-/// The components of this folder. Each keeps its fields to itself.
+/// The components of this folder. Each keeps its fields to itself. They are open because the router lends several to one
+/// call.
 #[derive(Default)]
 pub(in crate::member) struct Recovery {
     /// Votes on results.
@@ -26,6 +27,4 @@ pub(in crate::member) struct Recovery {
     pub(in crate::member) in_doubt: InDoubt,
     /// The end of the server process.
     pub(in crate::member) ending: Ending,
-    /// The front end had no position when it connected.
-    pub(in crate::member) had_no_position: bool,
 }

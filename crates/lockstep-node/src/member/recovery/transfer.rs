@@ -173,7 +173,7 @@ impl Transfers {
 
     pub(in crate::member) fn step(&mut self, ctx: &mut Context, own: Standing) {
         if let Some(pending) = &mut self.request
-            && pending.ask_at.is_some_and(|at| at <= ctx.now)
+            && pending.ask_at.is_some_and(|at| at <= ctx.now())
             && let Some(leader) = ctx.raft.leader()
         {
             // This member's log will begin below the present commit index, so the state must be at least as new.
@@ -184,7 +184,7 @@ impl Transfers {
                 position: self.bypass,
                 request: pending.request.clone(),
             };
-            pending.ask_at = Some(ctx.now + 10 * ASK_AGAIN);
+            pending.ask_at = Some(ctx.now() + 10 * ASK_AGAIN);
             pending.donor_id = None;
             ctx.send(leader, &message);
         }
@@ -377,7 +377,7 @@ impl Transfers {
         text: String,
     ) {
         let name = ctx.name_of(&from);
-        let again = ctx.now + ASK_AGAIN;
+        let again = ctx.now() + ASK_AGAIN;
         let view_uuid = ctx.peers.view_uuid_of(&from);
         let no_donor = self.bypass >= 0 && !ctx.somebody_may_confirm();
         let Some(pending) = &mut self.request else { return };
@@ -394,7 +394,7 @@ impl Transfers {
                 ctx.log(Level::Info, format!("{name} donates"));
             }
             0 => ctx.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
-            AGAIN if no_donor && ctx.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
+            AGAIN if no_donor && ctx.now().saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
                 self.request = None;
                 ctx.deliver(Delivery::StateFailed(format!(
                     "for {} s there was no Synced member to confirm that this one may go on by its log: this {} ends. After a \
@@ -438,7 +438,7 @@ impl Transfers {
             if pending.donor_view_uuid == view_uuid {
                 pending.ask_at = None;
             } else {
-                pending.ask_at = Some(ctx.now);
+                pending.ask_at = Some(ctx.now());
                 pending.donor_id = None;
             }
         }
@@ -571,12 +571,12 @@ mod tests {
         let (mut ctx, mut transfers) = (context(), Transfers::default());
         let seqno = ctx.raft.committed_state().seqno;
         transfers.on_donate(&mut ctx, standing(seqno - 1), JOINER, wanted(seqno));
-        transfers.donor_may_be_gone(ctx.now, JOINER);
+        transfers.donor_may_be_gone(ctx.now(), JOINER);
         transfers.donor_is_back(&mut ctx, JOINER);
         assert_eq!(outcome(&mut ctx).0, [ACCEPTED, AGAIN]);
         transfers.on_donate(&mut ctx, standing(seqno), JOINER, wanted(seqno));
         transfers.step(&mut ctx, standing(seqno));
-        transfers.donor_may_be_gone(ctx.now, JOINER);
+        transfers.donor_may_be_gone(ctx.now(), JOINER);
         transfers.donor_is_back(&mut ctx, JOINER);
         assert_eq!(outcome(&mut ctx), (vec![ACCEPTED, ACCEPTED], 1), "this one has begun");
     }
@@ -585,14 +585,14 @@ mod tests {
     fn joiner_asks_again_after_returned_donor_refuses() {
         let (mut ctx, mut transfers) = (context(), Transfers::default());
         let donor = Uuid([8; 16]);
-        transfers.begin_request(ctx.now, Bytes::from_static(b"sst"), String::new());
+        transfers.begin_request(ctx.now(), Bytes::from_static(b"sst"), String::new());
         transfers.on_donated(&mut ctx, donor, ACCEPTED, Gtid::UNDEFINED, String::new());
-        transfers.donor_may_be_gone(ctx.now, donor);
+        transfers.donor_may_be_gone(ctx.now(), donor);
         transfers.donor_is_back(&mut ctx, donor);
         let asks_at = |transfers: &Transfers| transfers.request.as_ref().and_then(|pending| pending.ask_at);
         assert_eq!(asks_at(&transfers), None);
         transfers.on_donated(&mut ctx, donor, AGAIN, Gtid::UNDEFINED, String::new());
-        assert_eq!(asks_at(&transfers), Some(ctx.now + ASK_AGAIN));
+        assert_eq!(asks_at(&transfers), Some(ctx.now() + ASK_AGAIN));
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl VerdictVotes {
             after,
             hashes: BTreeMap::new(),
             changed: false,
-            began: ctx.now,
+            began: ctx.now(),
             asked_at: None,
         });
     }
@@ -103,7 +103,7 @@ impl VerdictVotes {
             self.poll = None;
         }
         let Some(poll) = &mut self.poll else { return Ok(()) };
-        let waits = poll.asked_at.is_some_and(|at| ctx.now < at + REPEAT_INTERVAL);
+        let waits = poll.asked_at.is_some_and(|at| ctx.now() < at + REPEAT_INTERVAL);
         if !std::mem::take(&mut poll.changed) && waits {
             return Ok(());
         }
@@ -115,10 +115,10 @@ impl VerdictVotes {
         let hashes = || poll.hashes.iter().filter_map(|(id, hash)| Some((id, (*hash)?)));
         let silent: Vec<MemberId> = electorate(ctx).filter(|id| !poll.hashes.contains_key(id)).collect();
         let known: Vec<u64> = hashes().map(|(_, hash)| hash).collect();
-        match outcome(own, &known, silent.len(), ctx.now.saturating_sub(poll.began)) {
+        match outcome(own, &known, silent.len(), ctx.now().saturating_sub(poll.began)) {
             None => {
                 if !waits {
-                    poll.asked_at = Some(ctx.now);
+                    poll.asked_at = Some(ctx.now());
                     for id in silent {
                         ctx.send(id, &NodeMessage::AskVerdicts { after: poll.after, to });
                     }
@@ -129,7 +129,7 @@ impl VerdictVotes {
                 let payload = poll.mark.to_payload();
                 self.poll = None;
                 // Refused while leadership moves: the next leader makes the mark.
-                let _ = ctx.raft.append_control(ctx.now, EntryKind::Trim, payload);
+                let _ = ctx.raft.append_control(ctx.now(), EntryKind::Trim, payload);
                 Ok(())
             }
             Some(other) => {

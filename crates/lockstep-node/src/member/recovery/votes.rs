@@ -10,9 +10,9 @@
 use crate::api::Level;
 use crate::api::{Delivery, LocalState, VoteReply};
 use crate::effect::Effect;
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
 use crate::member::facts::Standing;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::Peer;
 use crate::wire::FRAME_NODE;
 use crate::wire::NodeMessage;
@@ -151,7 +151,7 @@ impl Votes {
             reply.answer(same);
             return;
         }
-        if own.leaving || self.open.len() >= OPEN_MAX || !ctx.connection.is_connected() {
+        if own.leaving || self.open.len() >= OPEN_MAX || !ctx.connection().is_connected() {
             return reply.none();
         }
         let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
@@ -189,7 +189,7 @@ impl Votes {
         if !in_view || (polls.len() >= POLLS_MAX && !polls.contains_key(&seqno)) {
             return;
         }
-        let fresh = || Poll { opinions: BTreeMap::new(), began: ctx.now, asked_at: None };
+        let fresh = || Poll { opinions: BTreeMap::new(), began: ctx.now(), asked_at: None };
         let poll = polls.entry(seqno).or_insert_with(fresh);
         // A member's result does not change.
         if poll.opinions.insert(from, opinion).is_none() && opinion != SUCCESS {
@@ -232,7 +232,7 @@ impl Votes {
     }
 
     fn send_opinions(&mut self, ctx: &mut Context) {
-        let (now, leader) = (ctx.now, ctx.raft.leader());
+        let (now, leader) = (ctx.now(), ctx.raft.leader());
         let Some(leader) = leader.filter(|_| !self.open.is_empty()) else { return };
         let due = |open: &Open| open.sent_at.is_none_or(|at| now >= at + REPEAT_INTERVAL);
         let unsent: Vec<_> = self
@@ -254,7 +254,7 @@ impl Votes {
     }
 
     fn poll(&mut self, ctx: &mut Context, own: Standing, seqno: Seqno) {
-        let (now, me) = (ctx.now, ctx.me().id);
+        let (now, me) = (ctx.now(), ctx.me().id);
         if ctx.finished() >= seqno && !self.open.contains_key(&seqno) {
             self.on_opinion(ctx, me, seqno, SUCCESS, "");
         }
@@ -284,7 +284,7 @@ impl Votes {
 
     /// Acts on newly committed outcomes.
     fn examine_outcomes(&mut self, ctx: &mut Context) {
-        if !matches!(ctx.connection, ConnectionState::Running { .. }) {
+        if !matches!(ctx.connection(), ConnectionState::Running { .. }) {
             return;
         }
         let upto = ctx.raft.deliverable();

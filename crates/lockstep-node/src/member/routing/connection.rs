@@ -4,9 +4,9 @@ use crate::api::{Beginning, ConnectArgs, Delivery, FrontEnd, Level, NodeError, V
 use crate::effect::Effect;
 use crate::member::Member;
 use crate::member::admin::wait_report::disk_wait_report;
+use crate::member::context::ConnectionState;
 use crate::member::delivery::deliverer::StartError;
 use crate::member::membership::branch::in_present_history;
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::own_disk::Change;
 use crate::member::membership::wait_text::{hung_disks_text, lost_end_text, missing};
 use crate::member::recovery::in_doubt::{InDoubtDecision, absent_text};
@@ -20,8 +20,6 @@ use lockstep_core::{Gtid, MemberId, Micros, Seqno, Uuid};
 const LEADERLESS_TIMEOUTS: Micros = 4;
 /// After this long without connections to a majority, the server gets a non-Primary view.
 const CUT_OFF_TIMEOUT: Micros = 300_000;
-/// How often a member logs that it waits for a primary component.
-const LOG_INTERVAL: Micros = 10_000_000;
 
 impl Member {
     /// Begins to connect. `view_uuid` identifies this connection. `fresh` names the log of a new cluster, and its
@@ -35,15 +33,15 @@ impl Member {
         view_uuid: Uuid,
         fresh: Uuid,
     ) -> Result<(), NodeError> {
-        if let ConnectionState::Failed(text) = &self.ctx.connection {
+        if let ConnectionState::Failed(text) = self.ctx.connection() {
             return Err(NodeError::Setup(text.clone()));
         }
-        if self.ctx.connection != ConnectionState::Idle {
+        if *self.ctx.connection() != ConnectionState::Idle {
             return Err(NodeError::State("connect: this node is connected already"));
         }
         let empty = self.ctx.raft.last_index() == 0 && self.ctx.raft.membership().members.is_empty();
         // `compare_with_log` may take a position away. A device that had one is not empty.
-        self.recovery.had_no_position = !args.position.is_defined();
+        let had_position = args.position.is_defined();
         if empty && args.bootstrap && self.ctx.front_end() == FrontEnd::Device && args.position.is_defined() {
             return Err(NodeError::Refused(format!(
                 "this member has a copy of a device at {}, but no log (lockstep.* files): it cannot found a group with it (--new). \
@@ -89,7 +87,7 @@ impl Member {
             let policy = self.ctx.tuning().policy;
             let genesis =
                 StateSnapshot { log_id: fresh, policy, ..StateSnapshot::genesis(history, base, membership) };
-            self.ctx.raft.bootstrap(self.ctx.now, genesis);
+            self.ctx.raft.bootstrap(self.ctx.now(), genesis);
             self.ctx.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
             if self.ctx.front_end() == FrontEnd::Device {
                 let text = format!(
@@ -103,11 +101,7 @@ impl Member {
         }
         let mut addresses = args.peers.clone();
         addresses.extend(self.ctx.raft.membership().members.iter().map(|m| m.address.clone()));
-        let until = self.ctx.now + args.timeout.as_micros() as Micros;
-        self.ctx.note_majority_seen();
-        self.ctx.peers.forget_gone();
-        self.ctx.connection =
-            ConnectionState::Connecting { args, until, log_at: self.ctx.now + LOG_INTERVAL };
+        self.ctx.begin_connecting(args, had_position);
         for address in addresses {
             self.ctx.dial(address);
         }
@@ -189,9 +183,11 @@ impl Member {
 
     /// Advances the connection state.
     pub(in crate::member) fn connection_step(&mut self) {
-        match self.ctx.connection.clone() {
+        match self.ctx.connection().clone() {
             ConnectionState::Idle | ConnectionState::Failed(_) => {}
-            ConnectionState::Connecting { args, until, log_at } => self.connecting(args, until, log_at),
+            ConnectionState::Connecting { args, had_position, until, log_at } => {
+                self.connecting(args, had_position, until, log_at)
+            }
             ConnectionState::NeedState { primary } => {
                 self.quorum_step(primary);
                 self.begin_from_state();
@@ -204,7 +200,7 @@ impl Member {
         }
     }
 
-    fn connecting(&mut self, mut args: ConnectArgs, until: Micros, log_at: Micros) {
+    fn connecting(&mut self, mut args: ConnectArgs, had_position: bool, until: Micros, log_at: Micros) {
         // The member may have begun a branch since the connect began.
         args.position = in_present_history(&self.ctx, args.position);
         let state = self.ctx.raft.committed_state();
@@ -221,7 +217,7 @@ impl Member {
         };
         let doubt = args.in_doubt.filter(|_| args.position.uuid == state.history);
         let doubt = doubt.map(|seqno| {
-            (seqno, self.recovery.in_doubt.decide(self.ctx.now, &self.ctx.raft, &self.ctx.peers))
+            (seqno, self.recovery.in_doubt.decide(self.ctx.now(), &self.ctx.raft, &self.ctx.peers))
         });
         if let Some((seqno, InDoubtDecision::Wait)) = doubt {
             let missing = format!(
@@ -256,7 +252,7 @@ impl Member {
         }
         let begins = self.ctx.raft.segment_bases().next().filter(|base| base.index == 0);
         if self.ctx.front_end() == FrontEnd::Device
-            && self.recovery.had_no_position
+            && !had_position
             && !args.needs_state
             && begins.is_some_and(|base| base.seqno == 0)
         {
@@ -332,12 +328,12 @@ impl Member {
                     Level::Info,
                     format!("goes on from seqno {} by the log, once a donor confirms it", position.seqno),
                 );
-                self.ctx.connection = ConnectionState::NeedState { primary: true };
+                self.ctx.need_state();
                 self.ctx.deliver(Delivery::StateNeeded { bypass: true });
             }
             None => {
                 self.ctx.log(Level::Info, format!("goes on from seqno {} by the log", position.seqno));
-                self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
+                self.ctx.begin_running();
                 self.recovery.votes.begin(position.seqno, self.ctx.raft.last_index(), false);
                 if !founded {
                     self.delivery.deliverer.announce_at_start();
@@ -345,7 +341,7 @@ impl Member {
             }
             Some(why) => {
                 self.ctx.log(Level::Info, format!("the state must be transferred: {why}"));
-                self.ctx.connection = ConnectionState::NeedState { primary: true };
+                self.ctx.need_state();
                 self.ctx.deliver(Delivery::StateNeeded { bypass: false });
             }
         }
@@ -385,15 +381,14 @@ impl Member {
 
     fn still_connecting(&mut self, args: ConnectArgs, until: Micros, log_at: Micros, missing: &str) {
         let knows_others = || self.ctx.raft.membership().voters().any(|id| id != self.ctx.me().id);
-        if self.ctx.now >= until && !(args.waits_for_others && knows_others()) {
+        if self.ctx.now() >= until && !(args.waits_for_others && knows_others()) {
             let text = format!("no primary component within {} s: {missing}", args.timeout.as_secs());
-            self.ctx.connection = ConnectionState::Idle;
+            self.ctx.disconnected();
             self.forget_peers();
             self.ctx.emit(Effect::Connected(Err(NodeError::Timeout(text))));
-        } else if self.ctx.now >= log_at {
+        } else if self.ctx.now() >= log_at {
             self.ctx.log(Level::Info, format!("waiting for a primary component: {missing}"));
-            self.ctx.connection =
-                ConnectionState::Connecting { args, until, log_at: self.ctx.now + LOG_INTERVAL };
+            self.ctx.connect_wait_logged(args.position);
         }
     }
 
@@ -410,7 +405,7 @@ impl Member {
 
     /// What a member without a primary component waits for; or what the commits of one in a primary component wait for.
     pub(crate) fn waits_for(&self) -> Option<String> {
-        let waits = match self.ctx.connection {
+        let waits = match *self.ctx.connection() {
             ConnectionState::Connecting { .. } => true,
             ConnectionState::NeedState { primary } | ConnectionState::Running { primary, .. } => !primary,
             _ => false,
@@ -427,7 +422,7 @@ impl Member {
     /// Shows the server a non-Primary view after a time without quorum, and a Primary view when the quorum is back.
     fn quorum_step(&mut self, primary: bool) {
         let cut_off = self.ctx.cut_off();
-        let quorum = self.ctx.raft.has_quorum(self.ctx.now) && !cut_off;
+        let quorum = self.ctx.raft.has_quorum(self.ctx.now()) && !cut_off;
         if quorum {
             self.ctx.majority_present();
             if !primary {
@@ -438,17 +433,14 @@ impl Member {
         let since = self.ctx.majority_missing();
         let timeout =
             if cut_off { CUT_OFF_TIMEOUT } else { LEADERLESS_TIMEOUTS * self.ctx.raft.election_timeout() };
-        if primary && self.ctx.now.saturating_sub(since) >= timeout {
+        if primary && self.ctx.now().saturating_sub(since) >= timeout {
             self.ctx.log(Level::Warn, format!("the majority is lost: non-Primary ({})", missing(&self.ctx)));
             self.delivery.wake_all(&mut self.ctx, false);
             // A server in a state transfer, or before its first view, must not get this view.
             self.roster.views_shown.forget_minority();
             self.roster.sync.majority_lost();
             self.show_minority();
-            self.ctx.connection = match self.ctx.connection {
-                ConnectionState::NeedState { .. } => ConnectionState::NeedState { primary: false },
-                _ => ConnectionState::Running { primary: false, synced: false },
-            };
+            self.ctx.lost_primary();
         } else if !primary {
             self.show_minority();
         }
@@ -459,12 +451,13 @@ impl Member {
         let stands_still_for = self.ctx.raft.disk_stands_still_for();
         let timeout = self.ctx.tuning().disk_timeout.as_micros() as Micros;
         // Only commits without this disk show that the others go on without it, under each policy.
-        let goes_on = self.ctx.connection.is_primary() && self.ctx.raft.commit() > self.ctx.raft.persisted();
-        let change = self.roster.own_disk.step(self.ctx.now, stands_still_for, timeout, goes_on);
+        let goes_on =
+            self.ctx.connection().is_primary() && self.ctx.raft.commit() > self.ctx.raft.persisted();
+        let change = self.roster.own_disk.step(self.ctx.now(), stands_still_for, timeout, goes_on);
         let seconds = stands_still_for / 1_000_000;
         match change {
             None => {}
-            Some(Change::Hangs { leaves_in }) if self.ctx.connection.is_connected() => {
+            Some(Change::Hangs { leaves_in }) if self.ctx.connection().is_connected() => {
                 let text = format!(
                     "this member's disk has finished no write of the log for {seconds} s: Desynced. If it finishes none \
                      for {} s more and the others go on, this member leaves and its process ends",
@@ -475,7 +468,7 @@ impl Member {
             Some(Change::Hangs { .. }) => {}
             Some(Change::Works) => {
                 self.ctx.log(Level::Info, "this member's disk works again");
-                self.ctx.connection.not_synced();
+                self.ctx.not_synced();
             }
             Some(Change::Leaves) => {
                 let text = format!(
@@ -483,7 +476,7 @@ impl Member {
                      this member leaves"
                 );
                 self.fail(&text);
-                self.recovery.ending.disk_hangs(self.ctx.now, &text);
+                self.recovery.ending.disk_hangs(self.ctx.now(), &text);
             }
         }
     }
@@ -516,27 +509,19 @@ impl Member {
 
     fn back_to_primary(&mut self) {
         self.ctx.log(Level::Info, "the majority is back");
-        self.ctx.became_primary();
-        match self.ctx.connection {
-            ConnectionState::NeedState { .. } => {
-                self.ctx.connection = ConnectionState::NeedState { primary: true }
-            }
-            _ => {
-                self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
-                match self.delivery.deliverer.is_running() {
-                    true => {
-                        self.delivery.deliverer.show_position(&mut self.ctx, &mut self.roster.views_shown)
-                    }
-                    // The run is repeating from further back: show the view at its end.
-                    false => self.delivery.deliverer.announce_at_start(),
-                }
+        self.ctx.back_to_primary();
+        if let ConnectionState::Running { .. } = self.ctx.connection() {
+            match self.delivery.deliverer.is_running() {
+                true => self.delivery.deliverer.show_position(&mut self.ctx, &mut self.roster.views_shown),
+                // The run is repeating from further back: show the view at its end.
+                false => self.delivery.deliverer.announce_at_start(),
             }
         }
     }
 
     /// Begins an orderly leave.
     pub(crate) fn disconnect(&mut self) {
-        if self.ctx.connection != ConnectionState::Idle && self.roster.leave.begin(self.ctx.now) {
+        if *self.ctx.connection() != ConnectionState::Idle && self.roster.leave.begin(self.ctx.now()) {
             self.delivery.wake_all(&mut self.ctx, false);
             self.recovery.votes.end();
         }
@@ -550,7 +535,7 @@ impl Member {
     /// Leaves for good because the server cannot go on, for example because its data differ. The leave is orderly, so
     /// that the others do not miss its vote.
     pub(crate) fn give_up(&mut self, text: &str) {
-        if !matches!(self.ctx.connection, ConnectionState::Running { .. }) {
+        if !matches!(self.ctx.connection(), ConnectionState::Running { .. }) {
             return self.fail(text);
         }
         self.roster.leave.give_up(text);
@@ -584,7 +569,7 @@ impl Member {
             self.recovery.ending.ends_after_leave(text);
         }
         if !self.roster.leave.is_under_way() {
-            self.recovery.ending.left(self.ctx.now);
+            self.recovery.ending.left(self.ctx.now());
         }
     }
 
@@ -600,22 +585,24 @@ impl Member {
         let info = ViewInfo::disconnected(self.delivery.deliverer.view_without_quorum(&self.ctx).gtid);
         self.delivery.wake_all(&mut self.ctx, true);
         self.ctx.deliver(Delivery::View { info, in_log: false });
-        if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
-            let given_up = self.roster.leave.take_given_up();
-            self.ctx.connection = given_up.map_or(ConnectionState::Idle, ConnectionState::Failed);
+        if !self.ctx.connection().is_failed() {
+            match self.roster.leave.take_given_up() {
+                Some(text) => self.ctx.failed(text),
+                None => self.ctx.disconnected(),
+            }
         }
         self.delivery.deliverer.stop();
         self.roster.sync.left();
         self.recovery.transfers.end();
         self.forget_peers();
-        self.recovery.ending.left(self.ctx.now);
+        self.recovery.ending.left(self.ctx.now());
         self.ctx.emit(Effect::Left);
     }
 
     /// The server has received its state, or failed to.
     pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
         let confirmed = self.recovery.transfers.end_request();
-        let ConnectionState::NeedState { .. } = self.ctx.connection else { return };
+        let ConnectionState::NeedState { .. } = self.ctx.connection() else { return };
         let gtid = match result {
             Ok(gtid) if gtid.is_defined() => gtid,
             Ok(_) => {
@@ -642,7 +629,7 @@ impl Member {
     /// A snapshot that replaced the own log comes before the trim marks that certification needs. They are on their way:
     /// the leader chose the snapshot so that its own log has them. A state can be here sooner.
     fn begin_from_state(&mut self) {
-        let ConnectionState::NeedState { primary } = self.ctx.connection else { return };
+        let ConnectionState::NeedState { .. } = self.ctx.connection() else { return };
         let Some(Received { seqno, copied }) = self.recovery.transfers.received() else { return };
         let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
         let committed = self.ctx.raft.committed_state();
@@ -655,7 +642,7 @@ impl Member {
         }
         self.recovery.transfers.end_received();
         self.ctx.log(Level::Info, format!("state received up to seqno {seqno}"));
-        self.ctx.connection = ConnectionState::Running { primary, synced: false };
+        self.ctx.begin_running();
         self.recovery.votes.begin(seqno, self.ctx.raft.last_index(), copied);
         // The server finds the donor's last view in the transferred state.
         self.roster.views_shown.primary_seen();
@@ -667,9 +654,9 @@ impl Member {
         let process = self.ctx.terms().process;
         let text = format!("{text}: a state transfer is needed; start this {process} again");
         self.ctx.deliver(Delivery::StateFailed(text.clone()));
-        if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
+        if !self.ctx.connection().is_failed() {
             self.fail(&text);
-            self.recovery.ending.needs_state(self.ctx.now, &text);
+            self.recovery.ending.needs_state(self.ctx.now(), &text);
         }
     }
 
@@ -677,22 +664,22 @@ impl Member {
     /// that is in no cluster goes on, and so does one that has failed before: for what that failure needs, it may have to
     /// stay up.
     pub(crate) fn log_failed(&mut self, text: &str) {
-        let was_connected = self.ctx.connection.is_connected();
+        let was_connected = self.ctx.connection().is_connected();
         self.fail(text);
         if was_connected {
-            self.recovery.ending.log_failed(self.ctx.now, text);
+            self.recovery.ending.log_failed(self.ctx.now(), text);
         }
     }
 
     /// Fails for good: logs the reason, refuses everything and leaves.
     pub(crate) fn fail(&mut self, text: &str) {
-        if matches!(self.ctx.connection, ConnectionState::Failed(_)) {
+        if self.ctx.connection().is_failed() {
             return;
         }
         self.ctx.log(Level::Error, text.to_string());
         self.delivery.wake_all(&mut self.ctx, true);
         self.recovery.votes.end();
-        if let ConnectionState::Connecting { .. } = self.ctx.connection {
+        if let ConnectionState::Connecting { .. } = self.ctx.connection() {
             self.ctx.emit(Effect::Connected(Err(NodeError::Log(text.to_string()))));
         }
         if self.delivery.deliverer.is_shown() {
@@ -700,7 +687,7 @@ impl Member {
             self.ctx.deliver(Delivery::View { info, in_log: false });
         }
         self.ctx.deliver(Delivery::Failed(text.to_string()));
-        self.ctx.connection = ConnectionState::Failed(text.to_string());
+        self.ctx.failed(text.to_string());
         let ids: Vec<MemberId> = self.ctx.peers.keys().copied().collect();
         for id in ids {
             self.ctx.emit(Effect::Drop(id));

@@ -1,15 +1,15 @@
 //! How long a start waits for others.
 
 use crate::api::{ApplyHold, ConnectArgs, LocalState, SubmitOutcome, Tuning};
+use crate::member::context::ConnectionState;
 use crate::member::harness::Lab;
-use crate::member::membership::connection_state::ConnectionState;
 use lockstep_core::certify::reaches;
 use lockstep_core::{Gtid, Uuid};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].member.ctx.connection.is_primary()
+    lab.nodes[at].member.ctx.connection().is_primary()
 }
 
 #[test]
@@ -31,10 +31,10 @@ fn member_after_full_outage_waits_for_others() {
     };
     lab.restart(0, patiently(false));
     lab.run(40_000_000);
-    assert_eq!(lab.nodes[0].member.ctx.connection, ConnectionState::Idle, "as long as was said");
+    assert_eq!(*lab.nodes[0].member.ctx.connection(), ConnectionState::Idle, "as long as was said");
     lab.restart(0, patiently(true));
     lab.run(600_000_000);
-    assert!(matches!(lab.nodes[0].member.ctx.connection, ConnectionState::Connecting { .. }));
+    assert!(matches!(lab.nodes[0].member.ctx.connection(), ConnectionState::Connecting { .. }));
     lab.cut(1, false);
     lab.cut(2, true);
     lab.restart(1, patiently(true));
@@ -46,7 +46,7 @@ fn held_server_is_told_synced_when_quorum_is_back() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.write(0);
     let synced = |lab: &Lab| {
-        lab.nodes[2].member.ctx.connection == ConnectionState::Running { primary: true, synced: true }
+        *lab.nodes[2].member.ctx.connection() == ConnectionState::Running { primary: true, synced: true }
     };
     lab.until("it is synced", 5_000_000, synced);
     lab.nodes[2].member.desync();
@@ -221,7 +221,7 @@ fn status_after_leave_shows_when_others_disconnected() {
     lab.run(300_000_000);
     lab.nodes[2].member.disconnect();
     lab.run(3_000_000);
-    assert_eq!(lab.nodes[2].member.ctx.connection, ConnectionState::Idle);
+    assert_eq!(*lab.nodes[2].member.ctx.connection(), ConnectionState::Idle);
     for member in lab.members(2).iter().filter(|m| m.name != "n3") {
         assert!(member.gone_seconds.is_some_and(|gone| gone < 4.0), "{member:?}");
     }
@@ -308,7 +308,7 @@ fn voter_with_vote_option_off_logs_warning() {
     lab.nodes[2].member.ctx.me_mut().wants_vote = false;
     lab.restart(2, |_| {});
     lab.until("it is Synced again", 20_000_000, |lab| {
-        lab.nodes[2].member.ctx.connection == ConnectionState::Running { primary: true, synced: true }
+        *lab.nodes[2].member.ctx.connection() == ConnectionState::Running { primary: true, synced: true }
     });
     assert!(lab.logged("this member votes, and may lead, though its options say member.vote=no"));
 }
@@ -366,7 +366,7 @@ fn state_received_before_trim_marks_waits_for_them() {
     lab.nodes[2].copy_takes_long = true;
     lab.restart(2, |_| {});
     let needs_state =
-        |lab: &Lab| matches!(lab.nodes[2].member.ctx.connection, ConnectionState::NeedState { .. });
+        |lab: &Lab| matches!(lab.nodes[2].member.ctx.connection(), ConnectionState::NeedState { .. });
     lab.until("n3 needs a state", 20_000_000, needs_state);
     let last = lab.nodes[2].member.ctx.raft.last_index();
     lab.cut(2, true);
@@ -385,6 +385,6 @@ fn state_received_before_trim_marks_waits_for_them() {
     lab.nodes[2].member.state_received(Ok(position));
     assert!(needs_state(&lab), "it waits: {:?}", lab.nodes[2].member.failure());
     lab.until("it delivers", 10_000_000, |lab| {
-        matches!(lab.nodes[2].member.ctx.connection, ConnectionState::Running { .. })
+        matches!(lab.nodes[2].member.ctx.connection(), ConnectionState::Running { .. })
     });
 }

@@ -7,12 +7,12 @@ use crate::effect::{Effect, QuarantineRequest, ReadFailure, ReadFor, ReadRequest
 use crate::member::Member;
 use crate::member::admin::operator::{Operator, Others};
 use crate::member::admin::{commits, policy, wait_report};
+use crate::member::context::ConnectionState;
 use crate::member::context::Context;
 use crate::member::leadership::{Candidate, best_successor};
 use crate::member::log_reads::AfterFailure;
 use crate::member::membership::admission::Admission;
 use crate::member::membership::branch::{self, Meeting};
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::{EVIDENCE_SINCE, Peer, RELAYED_SINCE};
 use crate::member::membership::reverted_log::Consequence;
 use crate::member::outbox::OwnMessage;
@@ -34,14 +34,11 @@ use lockstep_core::vote::Opinion;
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, Uuid};
 use std::sync::Arc;
 
-/// How often evidence of a peer's disk is reported again.
-const EVIDENCE_PERIOD: Micros = 1_000_000;
-
 /// Frames and messages of members.
 impl Member {
     /// Handles a frame from a connected peer.
     pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
-        self.ctx.peers.received(self.ctx.now, &from);
+        self.ctx.peers.received(self.ctx.now(), &from);
         let (kind, payload) = match kind {
             FRAME_PACKED => match pack::unpack(&payload, &mut self.unpacked) {
                 Ok(inner) => inner,
@@ -55,8 +52,8 @@ impl Member {
                     if let Some(unreadable) = unreadable_control(&self.ctx.raft, from, &message) {
                         return self.stop_at_unreadable(from, &unreadable);
                     }
-                    self.ctx.raft.step(self.ctx.now, from, message);
-                    self.leadership.contact(self.ctx.now, self.ctx.raft.leader(), from);
+                    self.ctx.raft.step(self.ctx.now(), from, message);
+                    self.leadership.contact(self.ctx.now(), self.ctx.raft.leader(), from);
                     return;
                 }
                 Err(error) => error,
@@ -107,7 +104,7 @@ impl Member {
         match message {
             NodeMessage::Health(health) => {
                 if self.ctx.peers.set_health(&from, health) {
-                    self.delivery.pace.reported(self.ctx.now, from, health.finished);
+                    self.delivery.pace.reported(self.ctx.now(), from, health.finished);
                     self.schedule_leader_tasks();
                 }
             }
@@ -152,7 +149,7 @@ impl Member {
             NodeMessage::Verdicts { after, to, hash } => {
                 self.recovery.verdict_votes.on_verdicts(from, after, to, hash);
             }
-            NodeMessage::WritesRejected => self.leadership.on_writes_rejected(self.ctx.now, from),
+            NodeMessage::WritesRejected => self.leadership.on_writes_rejected(self.ctx.now(), from),
             NodeMessage::Evidence(evidence) => self.on_evidence(from, &evidence),
         }
     }
@@ -210,16 +207,16 @@ impl Member {
 impl Member {
     /// Whether to accept a connection to this peer.
     pub(crate) fn admit(&self, hello: &Hello) -> Admission {
-        self.ctx.peers.admit(&self.ctx.raft, self.ctx.me(), self.ctx.now, hello)
+        self.ctx.peers.admit(&self.ctx.raft, self.ctx.me(), self.ctx.now(), hello)
     }
 
     /// Peers refuse this member for its identity. If its earlier incarnation only was not known to be dead yet, this
     /// passes in a moment. Otherwise it must not run beside the member with its identity.
     pub(crate) fn not_allowed(&mut self, text: &str) {
-        if !self.ctx.peers.is_empty() || !self.ctx.peers.refused_for_long(self.ctx.now) {
+        if !self.ctx.peers.is_empty() || !self.ctx.peers.refused_for_long(self.ctx.now()) {
             return;
         }
-        match self.ctx.connection {
+        match self.ctx.connection() {
             ConnectionState::Connecting { .. } => self.refused(text),
             ConnectionState::Running { .. } | ConnectionState::NeedState { .. } => {
                 self.fail(&format!("the other members refuse this one: {text}"));
@@ -234,25 +231,22 @@ impl Member {
         if !self.ctx.peers.is_empty() {
             return;
         }
-        let for_long = self.ctx.peers.refused_for_long(self.ctx.now);
-        match self.ctx.connection {
-            ConnectionState::Connecting { .. } if for_long => self.refused(text),
-            ConnectionState::Running { .. } | ConnectionState::NeedState { .. }
-                if self.ctx.peers.may_log_refusal(self.ctx.now) =>
-            {
-                self.ctx.log(
-                    Level::Warn,
-                    format!("the other members refuse this one, and are asked again: {text}"),
-                );
+        let now = self.ctx.now();
+        let for_long = self.ctx.peers.refused_for_long(now);
+        if matches!(self.ctx.connection(), ConnectionState::Connecting { .. }) {
+            if for_long {
+                self.refused(text);
             }
-            _ => {}
+        } else if self.ctx.connection().is_connected() && self.ctx.peers.may_log_refusal(now) {
+            self.ctx
+                .log(Level::Warn, format!("the other members refuse this one, and are asked again: {text}"));
         }
     }
 
     /// A peer refused this member for a reason that only an administrator can remove.
     pub(crate) fn refused(&mut self, text: &str) {
-        if matches!(self.ctx.connection, ConnectionState::Connecting { .. }) && self.ctx.peers.is_empty() {
-            self.ctx.connection = ConnectionState::Idle;
+        if matches!(self.ctx.connection(), ConnectionState::Connecting { .. }) && self.ctx.peers.is_empty() {
+            self.ctx.disconnected();
             self.forget_peers();
             self.ctx.emit(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
         }
@@ -289,8 +283,8 @@ impl Member {
             }
         }
         self.ctx.dial(hello.address.clone());
-        self.ctx.peers.connect(&self.ctx.raft, self.ctx.now, hello);
-        self.ctx.raft.peer_up(self.ctx.now, id);
+        self.ctx.peers.connect(&self.ctx.raft, self.ctx.now(), hello);
+        self.ctx.raft.peer_up(self.ctx.now(), id);
         self.schedule_leader_tasks();
         self.recovery.transfers.donor_is_back(&mut self.ctx, id);
         let addresses: Vec<String> = self
@@ -313,7 +307,7 @@ impl Member {
     pub(crate) fn peer_down(&mut self, id: MemberId, why: &str) {
         let (membership, view) = (self.ctx.raft.membership(), self.ctx.raft.tail_state().view.clone());
         let keep = |id: &MemberId| membership.get(id).is_some() || view.position(id).is_some();
-        if let Some(peer) = self.ctx.peers.disconnect(self.ctx.now, &id, keep) {
+        if let Some(peer) = self.ctx.peers.disconnect(self.ctx.now(), &id, keep) {
             self.ctx.log(Level::Info, format!("connection to {} lost: {why}", peer.hello().name));
             if peer.leaving() && membership.is_voter(&id) && self.ctx.cut_off() {
                 let (name, absent) = (&peer.hello().name, self.ctx.absent_voters());
@@ -323,8 +317,8 @@ impl Member {
                 );
                 self.ctx.log(Level::Info, text);
             }
-            self.ctx.raft.peer_down(self.ctx.now, id);
-            self.recovery.transfers.donor_may_be_gone(self.ctx.now, id);
+            self.ctx.raft.peer_down(self.ctx.now(), id);
+            self.recovery.transfers.donor_may_be_gone(self.ctx.now(), id);
             self.schedule_leader_tasks();
         }
     }
@@ -380,17 +374,17 @@ impl Member {
 
     /// Whether this member and `id` are the only voters, and whether the others go on without `id`.
     fn evidence_flags(&self, id: &MemberId) -> (bool, bool) {
-        let Context { raft, peers, now, .. } = &self.ctx;
-        let works = |voter: &MemberId| peers.get(voter).is_some_and(|peer| peer.is_alive(*now));
+        let Context { raft, peers, .. } = &self.ctx;
+        let now = self.ctx.now();
+        let works = |voter: &MemberId| peers.get(voter).is_some_and(|peer| peer.is_alive(now));
         (raft.is_only_other_voter(id), raft.goes_on_without(id, works))
     }
 
     /// Reports again to peers that may wait for a flag.
     pub(in crate::member) fn report_evidence_again(&mut self) {
-        if self.ctx.now < self.roster.evidence_due {
+        if !self.ctx.peers.may_repeat_evidence(self.ctx.now()) {
             return;
         }
-        self.roster.evidence_due = self.ctx.now + EVIDENCE_PERIOD;
         let due = |peer: &&Peer| peer.awaits_evidence(|| self.evidence_flags(&peer.id()));
         let ids: Vec<MemberId> = self.ctx.peers.values().filter(due).map(Peer::id).collect();
         ids.into_iter().for_each(|id| self.send_evidence(id));
@@ -402,7 +396,7 @@ impl Member {
             return;
         }
         let (by, terms) = (self.ctx.name_of(&from), self.ctx.terms());
-        let (now, raft) = (self.ctx.now, &mut self.ctx.raft);
+        let (now, raft) = (self.ctx.now(), &mut self.ctx.raft);
         let line = match self.roster.reverted_log.on_report(raft, &by, evidence) {
             None => return,
             Some(Consequence::GiveUpLog(why)) => return self.give_up_log(&why),
@@ -438,13 +432,13 @@ impl Member {
              it joins as a new member"
         ));
         let text = "this member gives up its log, which went back in time";
-        self.recovery.ending.gives_up_log(self.ctx.now, text);
+        self.recovery.ending.gives_up_log(self.ctx.now(), text);
     }
 
     /// All connections end: this member has left, or does not join.
     pub(super) fn forget_peers(&mut self) {
-        for id in self.ctx.peers.disconnect_all(self.ctx.now) {
-            self.ctx.raft.peer_down(self.ctx.now, id);
+        for id in self.ctx.peers.disconnect_all(self.ctx.now()) {
+            self.ctx.raft.peer_down(self.ctx.now(), id);
         }
     }
 
@@ -491,10 +485,10 @@ impl Member {
             Meeting::GivesUpLog { text } => {
                 // The database's position stays: if the operator drops the branch before the next start, this member's
                 // data are the cluster's.
-                let starts = !matches!(self.ctx.connection, ConnectionState::Running { .. });
+                let starts = !matches!(self.ctx.connection(), ConnectionState::Running { .. });
                 self.fail(&text);
                 let text = format!("this member gives up its log for the branch of {}", hello.name);
-                self.recovery.ending.gives_way(self.ctx.now, starts, &text);
+                self.recovery.ending.gives_way(self.ctx.now(), starts, &text);
             }
         }
         true
@@ -520,7 +514,7 @@ impl Member {
             Command::Release { hold } => self.admin.barrier.release(&mut self.ctx, token, hold),
             Command::Bootstrap => self.roster.branches.begin(&mut self.ctx, token, fresh),
             Command::Switchover { .. } | Command::Remove { .. } | Command::Promote { .. } => {
-                self.admin.operator.take(self.ctx.now, token, command);
+                self.admin.operator.take(self.ctx.now(), token, command);
             }
         }
         self.dispatch_own();
@@ -528,10 +522,8 @@ impl Member {
 
     /// Answered by [`Effect::CommittedPosition`].
     pub(crate) fn query_committed_position(&mut self, token: u64) {
-        let primary = self.ctx.connection.is_primary();
-        if let Err(refusal) =
-            self.admin.position_queries.begin(&mut self.ctx.raft, self.ctx.now, primary, token)
-        {
+        let (now, primary) = (self.ctx.now(), self.ctx.connection().is_primary());
+        if let Err(refusal) = self.admin.position_queries.begin(&mut self.ctx.raft, now, primary, token) {
             self.ctx.emit(Effect::CommittedPosition { token, result: Err(refusal.into()) });
         }
     }
@@ -556,7 +548,7 @@ impl Member {
     /// This member's server has executed a statement in total order. `own`: of this member's client.
     pub(crate) fn statement_executed(&mut self, result: StatementResult, own: bool) {
         let history = self.ctx.raft.tail_state().history;
-        self.delivery.statement_results.executed(self.ctx.now, history, result, own);
+        self.delivery.statement_results.executed(self.ctx.now(), history, result, own);
     }
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
@@ -610,7 +602,7 @@ impl Member {
 
     pub(crate) fn resync(&mut self) {
         if self.roster.sync.resync() {
-            self.ctx.connection.not_synced();
+            self.ctx.not_synced();
         }
     }
 
@@ -623,13 +615,13 @@ impl Member {
 
     /// Takes the server's request for state.
     pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
-        self.recovery.transfers.begin_request(self.ctx.now, request, donor);
+        self.recovery.transfers.begin_request(self.ctx.now(), request, donor);
     }
 
     /// The front end's server has sent its state, or failed to.
     pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
         if self.recovery.transfers.donation_done(&mut self.ctx, id, result) {
-            self.ctx.connection.not_synced();
+            self.ctx.not_synced();
         }
     }
 
@@ -640,7 +632,7 @@ impl Member {
 
     /// Why the server process must end now, if so.
     pub(crate) fn server_must_end(&mut self) -> Option<(ServerEnd, String)> {
-        self.recovery.ending.take_due(self.ctx.now)
+        self.recovery.ending.take_due(self.ctx.now())
     }
 }
 
@@ -648,9 +640,9 @@ impl Member {
 impl Member {
     /// Everything up to this ticket is on disk.
     pub(crate) fn written(&mut self, ticket: u64) {
-        self.deferred_syncs.synced(self.ctx.now, ticket, self.ctx.raft.commit());
+        self.deferred_syncs.synced(self.ctx.now(), ticket, self.ctx.raft.commit());
         self.recovery.ending.written(ticket);
-        self.ctx.raft.written(self.ctx.now, ticket);
+        self.ctx.raft.written(self.ctx.now(), ticket);
     }
 
     /// Entries from the log; empty only if the log does not have them.
@@ -664,7 +656,7 @@ impl Member {
         self.log_reads.succeeded(&request);
         let ReadRequest { whom, from, max_bytes: _ } = request;
         match whom {
-            ReadFor::Peer(id) => self.ctx.raft.fetched(self.ctx.now, id, from, entries),
+            ReadFor::Peer(id) => self.ctx.raft.fetched(self.ctx.now(), id, from, entries),
             ReadFor::Deliverer => {
                 if let Err(text) = self.delivery.deliverer.fetched(from, entries) {
                     self.needs_state(&text);
@@ -677,7 +669,7 @@ impl Member {
         if self.failure().is_some() {
             return;
         }
-        match self.log_reads.failed(self.ctx.now, request, failure) {
+        match self.log_reads.failed(self.ctx.now(), request, failure) {
             AfterFailure::Repeat { first } => {
                 if first {
                     let text = format!("{}: the read is repeated", failure.text);
@@ -700,8 +692,8 @@ impl Member {
         let stays = |c: &Candidate| c.view_uuid.is_some() && !c.leaving && c.id != id;
         let successor = best_successor(&self.ctx.candidates(), stays).filter(|_| self.ctx.raft.is_leader());
         let hands_over = successor.is_some_and(|successor| {
-            self.log_reads.try_once_more(self.ctx.now, request)
-                && self.ctx.raft.transfer_leadership(self.ctx.now, successor).is_ok()
+            self.log_reads.try_once_more(self.ctx.now(), request)
+                && self.ctx.raft.transfer_leadership(self.ctx.now(), successor).is_ok()
         });
         let what = if hands_over { "another member is to lead" } else { "it needs a state transfer" };
         let text = format!(
@@ -713,14 +705,14 @@ impl Member {
         self.ctx.log(Level::Error, text);
         if !hands_over {
             self.log_reads.succeeded(&request);
-            self.ctx.raft.fetched(self.ctx.now, id, request.from, Vec::new());
+            self.ctx.raft.fetched(self.ctx.now(), id, request.from, Vec::new());
         }
     }
 
     /// The log's first segments are gone. `early`: removed although `log.keep_min`, or a connected member's disk, still
     /// needed them.
     pub(crate) fn log_trimmed(&mut self, first: Index, early: bool) {
-        if early && self.log_retention.warn_of_early_removal(self.ctx.now) {
+        if early && self.log_retention.warn_of_early_removal(self.ctx.now()) {
             self.ctx.log(
                 Level::Warn,
                 "the log is larger than log.max_size: entries are removed that are younger than log.keep_min or not \

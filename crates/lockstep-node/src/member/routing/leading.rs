@@ -2,9 +2,9 @@
 
 use crate::api::{Level, LocalState};
 use crate::member::Member;
+use crate::member::context::ConnectionState;
 use crate::member::leadership::failure_detector::Hang;
 use crate::member::leadership::{Action, Facts, Reason};
-use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::REJECTED_WRITES_SINCE;
 use crate::wire::NodeMessage;
 use lockstep_core::{Entry, Index, MemberId};
@@ -12,7 +12,7 @@ use lockstep_core::{Entry, Index, MemberId};
 impl Member {
     /// Runs the leader's tasks in this round: something has changed.
     pub(in crate::member) fn schedule_leader_tasks(&mut self) {
-        self.roster.leader_tasks.schedule(self.ctx.now);
+        self.roster.leader_tasks.schedule(self.ctx.now());
     }
 
     /// Runs all tasks of a leader, most urgent first.
@@ -53,9 +53,9 @@ impl Member {
     /// A leader's task: decides whether leadership moves, and carries that out. Returns whether this member hands over
     /// because it cannot lead well; its other tasks are its successor's then.
     fn move_leadership(&mut self) -> bool {
-        let needs_state = matches!(self.ctx.connection, ConnectionState::NeedState { .. });
+        let needs_state = matches!(self.ctx.connection(), ConnectionState::NeedState { .. });
         let facts = Facts {
-            now: self.ctx.now,
+            now: self.ctx.now(),
             raft: &self.ctx.raft,
             tuning: self.ctx.tuning(),
             candidates: self.ctx.candidates(),
@@ -83,14 +83,14 @@ impl Member {
                 let text =
                     format!("this member's {why}: handing over leadership to {}", self.ctx.name_of(&to));
                 self.ctx.log(Level::Warn, text);
-                self.admin.operator.step_down(self.ctx.now, to);
+                self.admin.operator.step_down(self.ctx.now(), to);
                 false
             }
             Some(Action::TransferTo { to, reason }) => {
-                if self.ctx.raft.transfer_leadership(self.ctx.now, to).is_err() {
+                if self.ctx.raft.transfer_leadership(self.ctx.now(), to).is_err() {
                     return false;
                 }
-                self.leadership.transfer_begun(self.ctx.now, &reason);
+                self.leadership.transfer_begun(self.ctx.now(), &reason);
                 let name = self.ctx.name_of(&to);
                 let text = match reason {
                     Reason::Unfit => return true,
@@ -127,15 +127,17 @@ impl Member {
 
     /// Asks the leader about the reads whose question failed, as soon as there is one.
     fn ask_again(&mut self) {
-        self.admin.position_queries.ask_again(&mut self.ctx.raft, self.ctx.now);
-        self.delivery.causal_reads.ask_again(&mut self.ctx.raft, self.ctx.now);
+        let now = self.ctx.now();
+        self.admin.position_queries.ask_again(&mut self.ctx.raft, now);
+        self.delivery.causal_reads.ask_again(&mut self.ctx.raft, now);
     }
 
     /// The leader's answer to a read-index question; `None` if there was no leader to answer.
     pub(in crate::member) fn read_ready(&mut self, context: u64, index: Option<Index>) {
-        self.admin.position_queries.answered(&mut self.ctx.raft, self.ctx.now, context, index);
+        let now = self.ctx.now();
+        self.admin.position_queries.answered(&mut self.ctx.raft, now, context, index);
         self.delivery.confirmations.answered(context, index);
-        self.delivery.causal_reads.answered(&mut self.ctx.raft, self.ctx.now, context, index);
+        self.delivery.causal_reads.answered(&mut self.ctx.raft, now, context, index);
     }
 
     /// Under a weak policy the previous leader may have acknowledged transactions that no present member has. If the
@@ -163,7 +165,7 @@ impl Member {
         let leader = self.ctx.raft.leader();
         let peer = leader.and_then(|id| self.ctx.peers.get(&id));
         let peer = peer.map(|peer| (peer.hello().view_uuid, peer.supports(REJECTED_WRITES_SINCE)));
-        if self.leadership.follow(self.ctx.now, &self.ctx.raft, peer)
+        if self.leadership.follow(self.ctx.now(), &self.ctx.raft, peer)
             && let Some(leader) = leader
         {
             self.ctx.send(leader, &NodeMessage::WritesRejected);
@@ -173,7 +175,7 @@ impl Member {
     /// Sets Raft's timeouts to what the network calls for.
     pub(in crate::member) fn adapt_timing(&mut self) {
         let network = self.ctx.network();
-        let timing = self.leadership.timing(self.ctx.now, self.ctx.tuning(), &network);
+        let timing = self.leadership.timing(self.ctx.now(), self.ctx.tuning(), &network);
         self.ctx.raft.set_timing(timing.heartbeat, timing.election_timeout);
         self.ctx.raft.set_leader_timeout(timing.leader_timeout);
         self.ctx.raft.set_longest_rtt(timing.longest_rtt);
@@ -183,7 +185,7 @@ impl Member {
     pub(in crate::member) fn compare_clocks(&mut self, entries: &[Entry]) {
         let leader = self.ctx.raft.leader().filter(|id| *id != self.ctx.me().id);
         let Some(leader) = leader.filter(|_| !self.ctx.tuning().apply_hold.delay.is_zero()) else { return };
-        let Some(behind) = self.delivery.clocks.compare(self.ctx.now, self.ctx.wall(), leader, entries)
+        let Some(behind) = self.delivery.clocks.compare(self.ctx.now(), self.ctx.wall(), leader, entries)
         else {
             return;
         };
@@ -206,7 +208,7 @@ impl Member {
             || self.recovery.transfers.is_donating()
             || !self.delivery.deliverer.is_running()
             || self.delivery.apply_holds.is_holding();
-        self.leadership.note_database(self.ctx.now, finished, may_stand);
+        self.leadership.note_database(self.ctx.now(), finished, may_stand);
     }
 
     #[cfg(test)]
