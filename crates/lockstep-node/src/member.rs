@@ -156,7 +156,11 @@ impl Member {
 
     /// When the next round is due without new inputs.
     pub(crate) fn deadline(&self) -> Micros {
-        let mut at = self.ctx.raft.deadline().min(self.roster.health_reports.deadline());
+        let mut at = self
+            .ctx
+            .raft
+            .deadline()
+            .min(self.roster.health_reports.deadline(self.delivery.pace.is_behind(&self.ctx)));
         at = at.min(self.log_reads.deadline()).min(self.recovery.ending.deadline());
         if self.ctx.connection().is_primary() {
             at = at.min(self.delivery.statement_results.deadline());

@@ -2,8 +2,8 @@
 //! succeed.
 //!
 //! If the server ended at once, its supervisor would start it on the full disk. It would refuse to start, and supervisors
-//! do not repeat a refused start. So the failed process waits instead, and refuses all calls. Only a full disk is waited
-//! for: somebody frees space on a running machine. A disk that fails otherwise needs a repair.
+//! do not repeat a refused start. So the failed process waits instead, and refuses all calls. It waits only
+//! for a full disk, on which an operator frees space. A disk that fails otherwise needs a repair.
 
 use crate::api::{EndServer, Level, Logger, ServerEnd};
 use std::io;

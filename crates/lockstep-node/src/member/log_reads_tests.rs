@@ -110,6 +110,10 @@ fn member_that_failed_before_its_log_stays_up() {
     let mut lab = lab_with_old_entries(None);
     lab.nodes[1].member.log_failed("cannot sync the log: I/O error");
     assert_eq!(ends(&mut lab, 1), Some(ServerEnd::LogFailed));
+    let mut leaving = lab_with_old_entries(None);
+    leaving.nodes[1].member.disconnect();
+    leaving.nodes[1].member.log_failed("cannot sync the log: I/O error");
+    assert_eq!(ends(&mut leaving, 1), None, "its server ends by itself");
     lab.nodes[2].member.fail("it is outvoted");
     lab.nodes[2].member.log_failed("cannot sync the log: I/O error");
     assert_eq!(ends(&mut lab, 2), None);

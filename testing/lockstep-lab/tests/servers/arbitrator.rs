@@ -199,7 +199,7 @@ fn arbitrator_with_read_only_disk_exits_with_error() -> Test {
         return Ok(());
     }
     let _one = alone();
-    let mut cluster = Cluster::start(&lockstep_lab::ClusterSpec { members: 2, ..spec() })?;
+    let cluster = Cluster::start(&lockstep_lab::ClusterSpec { members: 2, ..spec() })?;
     let mut arb = Arbitrator::new(&cluster)?;
     let Some(disk) = Ext4::new(&arb.dir) else {
         eprintln!("NOT TESTED: this user may not mount a file system");
@@ -215,7 +215,7 @@ fn arbitrator_with_read_only_disk_exits_with_error() -> Test {
     cluster.servers[0].query("CREATE DATABASE broken")?;
     arb.wait_exit(1)?;
     assert!(arb.lines().contains(Broken::ReadOnly.text()), "{}", arb.lines());
-    // So does each further start, until the disk works.
+    // Each further start ends in the same way, until the disk works.
     arb.start()?;
     arb.wait_exit(1)?;
     disk.repair();

@@ -30,10 +30,8 @@ const SPEED_VALID: Micros = 10_000_000;
 const PERIOD: Micros = 20_000;
 /// How often this member's own server is observed.
 const OWN_PERIOD: Micros = 50_000;
-/// The speed of a server is a mean over about this time while it rises,
-const SPEED_RISES: f64 = 500_000.0;
-/// and over this time while it falls.
-const SPEED_FALLS: f64 = 200_000.0;
+/// The speed of a server is a mean over about this time.
+const SPEED_WINDOW: f64 = 200_000.0;
 /// A server has a backlog if the first seqno that it has not finished arrived so long ago.
 const BACKLOG_AGE: Micros = 20_000;
 /// A limit that is no longer needed grows by e in this time,
@@ -116,22 +114,29 @@ struct Server {
 }
 
 impl Server {
-    /// The server has finished this seqno.
-    fn observe(before: Option<Server>, arrivals: &Arrivals, now: Micros, finished: Seqno) -> Server {
-        let is_behind = arrivals.age(now, finished) > BACKLOG_AGE;
+    /// The server has finished this seqno. `on_the_way`: how long an entry that it gets and its report are under way.
+    fn observe(
+        before: Option<Server>,
+        arrivals: &Arrivals,
+        now: Micros,
+        finished: Seqno,
+        on_the_way: Micros,
+    ) -> Server {
+        let is_behind = arrivals.age(now, finished) > BACKLOG_AGE + on_the_way;
         let speed = match before {
-            Some(before) if now > before.at && finished >= before.finished => {
+            // Two reports were read at once.
+            Some(before) if now == before.at => before.speed,
+            Some(before) if finished >= before.finished => {
                 let passed = (now - before.at) as f64;
                 let throughput = (finished - before.finished) as f64 * 1e6 / passed;
                 // A server that has had nothing to do for a part of that time is at least as fast.
                 let is_bound = !(before.is_behind && is_behind);
                 match before.speed {
-                    Some(speed) if is_bound => Some(speed.max(throughput)),
+                    Some(speed) if is_bound && throughput <= speed => Some(speed),
                     Some(speed) => {
-                        let window = if throughput < speed { SPEED_FALLS } else { SPEED_RISES };
-                        Some(speed + (throughput - speed) * (1.0 - f64::exp(-passed / window)))
+                        Some(speed + (throughput - speed) * (1.0 - f64::exp(-passed / SPEED_WINDOW)))
                     }
-                    None => Some(throughput),
+                    None => Some(throughput).filter(|throughput| !is_bound || *throughput > 0.0),
                 }
             }
             // Seqnos went back: the server begins anew.
@@ -144,10 +149,11 @@ impl Server {
 
     /// How long an entry that arrives now has to wait until all before it have finished.
     fn lag(&self, arrivals: &Arrivals, now: Micros) -> Micros {
-        let Some(speed) = self.speed else { return 0 };
+        // A server without a backlog reports less often. It is not assumed to have one now: if it has, it says so soon.
+        let Some(speed) = self.speed.filter(|_| self.is_behind) else { return 0 };
         let since = (speed * now.saturating_sub(self.at) as f64 / 1e6) as Seqno;
-        let wait = arrivals.above(self.finished + since) as f64 * 1e6 / speed.max(1e-3);
-        // The speed of a server that is never behind is not known: it may be faster. Then no entry is old.
+        let wait = arrivals.above(self.finished.saturating_add(since)) as f64 * 1e6 / speed.max(1e-3);
+        // The speed of a server that was never behind is not known: it may be faster. Then no entry is old.
         (wait as Micros).min(2 * arrivals.age(now, self.finished))
     }
 }
@@ -211,9 +217,11 @@ impl Pacing {
     }
 
     /// A member's server has finished this seqno.
-    pub(in crate::member) fn reported(&mut self, now: Micros, member: MemberId, finished: Seqno) {
+    pub(in crate::member) fn reported(&mut self, ctx: &Context, member: MemberId, finished: Seqno) {
         let before = self.servers.get(&member).copied();
-        self.servers.insert(member, Server::observe(before, &self.arrivals, now, finished));
+        let on_the_way = 2 * ctx.peers.rtt_to(&member).unwrap_or(0);
+        let server = Server::observe(before, &self.arrivals, ctx.now(), finished, on_the_way);
+        self.servers.insert(member, server);
     }
 
     /// Whether pacing is on and this member's own server lags by less than twice the bound.
@@ -237,13 +245,14 @@ impl Pacing {
             self.paced.total += passed;
         }
         if self.servers.get(&ctx.me().id).is_none_or(|server| ctx.now() >= server.at + OWN_PERIOD) {
-            self.reported(ctx.now(), ctx.me().id, ctx.finished());
+            self.reported(ctx, ctx.me().id, ctx.finished());
         }
-        self.servers.retain(|_, server| ctx.now() < server.at + SPEED_VALID);
+        // A server that receives its state finishes many seqnos at once, which is no speed.
+        self.servers.retain(|id, server| ctx.now() < server.at + SPEED_VALID && counts(ctx, own, id));
         let mut limit = UNLIMITED;
         let mut because_of = Vec::new();
         let mut longest = 0;
-        for (id, server) in self.servers.iter().filter(|(id, _)| counts(ctx, own, id)) {
+        for (id, server) in &self.servers {
             // Slower writers do not help a server that applies nothing, in a long statement for example.
             let is_stuck = ctx.now().saturating_sub(server.moved_at) >= 2 * bound;
             if is_stuck || ctx.now() >= server.at + REPORT_VALID {
@@ -285,7 +294,7 @@ impl Pacing {
     /// The limit to which the present one may rise after `passed`.
     fn released(&self, passed: Micros) -> f64 {
         let fastest = self.servers.values().filter_map(|server| server.speed).fold(0.0, f64::max);
-        let limit = self.paced.limit.max(LEAST) * f64::exp(passed as f64 / RELEASE);
+        let limit = self.paced.limit.max(LEAST.min(fastest)) * f64::exp(passed as f64 / RELEASE);
         if limit < RELEASED * fastest { limit } else { UNLIMITED }
     }
 

@@ -44,7 +44,7 @@ fn lag_is_backlog_by_speed_unless_entries_are_young() {
     for n in 1..=50 {
         arrivals.note(n * 100_000, 100 * n as Seqno, 20_000);
         finished += 50;
-        server = Some(Server::observe(server, &arrivals, n * 100_000, finished));
+        server = Some(Server::observe(server, &arrivals, n * 100_000, finished, 0));
     }
     let speed = server.unwrap().speed.unwrap();
     assert!((490.0..510.0).contains(&speed), "{server:?}");
@@ -56,37 +56,56 @@ fn lag_is_backlog_by_speed_unless_entries_are_young() {
     // It has caught up, and gets one entry each second, which takes 3 ms. Its speed is not forgotten.
     for n in 100..=110 {
         arrivals.note(n * SECOND, 5_000 + n as Seqno, 20_000);
-        server = Some(Server::observe(server, &arrivals, n * SECOND + 3_000, 4_999 + n as Seqno));
+        server = Some(Server::observe(server, &arrivals, n * SECOND + 3_000, 4_999 + n as Seqno, 0));
     }
     assert!(server.unwrap().speed.unwrap() >= speed, "{server:?}");
     assert!(lag(server, &arrivals, 110 * SECOND + 3_000) <= 6_000);
     // It finishes nothing more.
     for n in 111..=120 {
-        server = Some(Server::observe(server, &arrivals, n * SECOND, 5_109));
+        server = Some(Server::observe(server, &arrivals, n * SECOND, 5_109, 0));
     }
     let stuck = lag(server, &arrivals, 120 * SECOND);
     assert!(server.unwrap().speed.unwrap() < 0.1 && stuck > 10 * SECOND, "{server:?}");
-    server = Some(Server::observe(server, &arrivals, 121 * SECOND, 5_110));
+    server = Some(Server::observe(server, &arrivals, 121 * SECOND, 5_110, 0));
     assert_eq!(lag(server, &arrivals, 121 * SECOND), 0);
 }
 
 #[test]
 fn speed_without_backlog_is_a_lower_bound() {
     let mut arrivals = Arrivals::default();
-    let mut server = Some(Server::observe(None, &arrivals, 0, 0));
+    let mut server = Some(Server::observe(None, &arrivals, 0, 0, 0));
     let mut step = |now: Micros, arrived: Seqno, finished: Seqno| {
         arrivals.note(now - 100_000, arrived, 1_000);
-        server = Some(Server::observe(server, &arrivals, now, finished));
+        server = Some(Server::observe(server, &arrivals, now, finished, 0));
         server.unwrap().speed
     };
+    let mut step =
+        |now: Micros, arrived: Seqno, finished: Seqno| step(now, arrived, finished).unwrap().round();
     // It keeps up with 100 entries a second, then with 1,000, then with 10.
-    assert_eq!(step(SECOND, 100, 100), Some(100.0));
-    assert_eq!(step(2 * SECOND, 1_100, 1_100), Some(1_000.0));
-    assert_eq!(step(3 * SECOND, 1_110, 1_110), Some(1_000.0));
-    // It falls behind: from the second report on its throughput is its speed.
-    assert_eq!(step(4 * SECOND, 3_110, 1_610), Some(1_000.0));
-    let speed = step(5 * SECOND, 5_110, 2_110).unwrap();
-    assert!((500.0..510.0).contains(&speed), "{speed}");
+    assert_eq!(step(SECOND, 100, 100), 100.0);
+    assert_eq!(step(2 * SECOND, 1_100, 1_100), 994.0);
+    assert_eq!(step(3 * SECOND, 1_110, 1_110), 994.0);
+    // It falls behind: from the second report on a lower throughput is its speed.
+    assert_eq!(step(4 * SECOND, 3_110, 1_610), 994.0);
+    assert_eq!(step(5 * SECOND, 5_110, 2_110), 503.0);
+}
+
+#[test]
+fn server_without_backlog_is_not_limited_by_a_low_speed_of_before() {
+    let mut arrivals = Arrivals::default();
+    // A quiet server of 50 entries a second, and then a thousand a second from its last report on.
+    let idle = Server::observe(None, &arrivals, 0, 0, 0);
+    let quiet = Server::observe(Some(idle), &arrivals, SECOND, 50, 0);
+    for n in 0..20 {
+        arrivals.note(SECOND + n * 10_000, 60 + 10 * n as Seqno, 20_000);
+    }
+    assert_eq!((quiet.speed, quiet.lag(&arrivals, 1_190_000)), (Some(50.0), 0));
+    // Its report of a backlog counts, also one that is read together with another.
+    let behind = Server::observe(Some(quiet), &arrivals, 1_200_000, 60, 0);
+    let again = Server::observe(Some(behind), &arrivals, 1_200_000, 61, 0);
+    assert!(again.lag(&arrivals, 1_200_000) > 300_000 && again.speed == behind.speed, "{again:?}");
+    // On a line of 100 ms nothing else is to be expected.
+    assert_eq!(Server::observe(Some(quiet), &arrivals, 1_200_000, 60, 200_000).lag(&arrivals, 1_200_000), 0);
 }
 
 #[test]

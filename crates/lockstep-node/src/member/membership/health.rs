@@ -25,8 +25,7 @@ impl HealthReports {
                 || sent.has_state != health.has_state
                 || sent.held_back != health.held_back
         });
-        let period = if is_behind { PERIOD_BEHIND } else { PERIOD };
-        let due = changed || now >= self.sent_at + period;
+        let due = changed || now >= self.deadline(is_behind);
         if due {
             (self.sent, self.sent_at) = (Some(*health), now);
         }
@@ -34,8 +33,8 @@ impl HealthReports {
     }
 
     /// When the next report is due, unless the state changes.
-    pub(in crate::member) fn deadline(&self) -> Micros {
-        self.sent_at + PERIOD
+    pub(in crate::member) fn deadline(&self, is_behind: bool) -> Micros {
+        self.sent_at + if is_behind { PERIOD_BEHIND } else { PERIOD }
     }
 
     /// A new connection begins: the others have not received any report in it.

@@ -660,13 +660,17 @@ impl Member {
         }
     }
 
-    /// The log cannot be written or read, and no free space would help: this member fails, and its process ends. A process
-    /// that is in no cluster goes on, and so does one that has failed before: for what that failure needs, it may have to
-    /// stay up.
+    /// The log cannot be written or read, and no free space would help: this member fails, and its process ends. While it
+    /// connects, its server refuses to start, and a server that leaves ends by itself. A member that failed before for
+    /// another reason keeps its process, which an operator is to examine.
     pub(crate) fn log_failed(&mut self, text: &str) {
-        let was_connected = self.ctx.connection().is_connected();
+        let is_started = matches!(
+            self.ctx.connection(),
+            ConnectionState::Running { .. } | ConnectionState::NeedState { .. }
+        );
+        let ends_by_itself = self.roster.leave.has_begun();
         self.fail(text);
-        if was_connected {
+        if is_started && !ends_by_itself {
             self.recovery.ending.log_failed(self.ctx.now(), text);
         }
     }

@@ -104,7 +104,7 @@ impl Member {
         match message {
             NodeMessage::Health(health) => {
                 if self.ctx.peers.set_health(&from, health) {
-                    self.delivery.pace.reported(self.ctx.now(), from, health.finished);
+                    self.delivery.pace.reported(&self.ctx, from, health.finished);
                     self.schedule_leader_tasks();
                 }
             }

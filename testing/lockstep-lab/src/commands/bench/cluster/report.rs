@@ -51,7 +51,7 @@ pub(super) struct Sample {
     pub(super) per_second: f64,
     /// The time from the end of the load until every server has applied everything.
     pub(super) drain_seconds: f64,
-    /// Transactions per second of load and drain together: what all servers keep up with.
+    /// Transactions per second of load and drain together: a rate at which no server falls behind.
     pub(super) drained_per_second: f64,
     pub(super) avg_ms: f64,
     pub(super) p95_ms: f64,
