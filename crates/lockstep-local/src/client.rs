@@ -67,6 +67,10 @@ impl Answer {
 pub struct Client {
     stream: BufReader<UnixStream>,
     sequence: u8,
+    /// The last answer was not read to its end: it would be taken for that of the next statement.
+    awaits_answer: bool,
+    /// There was more than one answer to a statement.
+    is_out_of_step: bool,
     /// The server's number of this session (`CONNECTION_ID()`).
     pub connection_id: u32,
 }
@@ -76,7 +80,13 @@ impl Client {
     /// answer (see [`Client::set_timeout`]).
     pub fn connect(socket: &Path, user: &str, timeout: Duration) -> Result<Client> {
         let stream = UnixStream::connect(socket).map_err(LocalError::path("connect to", socket))?;
-        let mut client = Client { stream: BufReader::new(stream), sequence: 0, connection_id: 0 };
+        let mut client = Client {
+            stream: BufReader::new(stream),
+            sequence: 0,
+            awaits_answer: false,
+            is_out_of_step: false,
+            connection_id: 0,
+        };
         client.set_timeout(timeout)?;
         client.sign_in(user)?;
         Ok(client)
@@ -163,7 +173,15 @@ impl Client {
     }
 
     /// Sends a statement without waiting for its answer; [`Client::receive`] must follow.
+    ///
+    /// # Errors
+    /// Also if an earlier answer was not read to its end, for example because of the timeout: connect again then.
     pub fn send(&mut self, sql: &str) -> Result<()> {
+        if self.awaits_answer || self.is_out_of_step {
+            return Err(LocalError::Protocol(
+                "an earlier answer was not read to its end: connect again".into(),
+            ));
+        }
         let mut message = Vec::with_capacity(sql.len() + 1);
         message.push(COM_QUERY);
         message.extend_from_slice(sql.as_bytes());
@@ -173,6 +191,12 @@ impl Client {
 
     /// Reads the answer to what [`Client::send`] sent; `sql` is only for the error's text.
     pub fn receive(&mut self, sql: &str) -> Result<Answer> {
+        let answer = self.read_answer(sql);
+        self.awaits_answer = matches!(&answer, Err(error) if error.sql_code().is_none());
+        answer
+    }
+
+    fn read_answer(&mut self, sql: &str) -> Result<Answer> {
         let first = self.read_message()?;
         match first.first() {
             Some(0x00) => {
@@ -224,6 +248,7 @@ impl Client {
             let mut header = [0; 4];
             self.stream.read_exact(&mut header).map_err(LocalError::io("read the server's answer"))?;
             let length = u32::from_le_bytes([header[0], header[1], header[2], 0]) as usize;
+            self.is_out_of_step |= header[3] != self.sequence;
             self.sequence = header[3].wrapping_add(1);
             let old = message.len();
             if old + length > MESSAGE_MAX {
@@ -354,6 +379,39 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn client_that_gave_up_an_answer_sends_nothing_more() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let stream = BufReader::new(near);
+        let mut client =
+            Client { stream, sequence: 0, awaits_answer: false, is_out_of_step: false, connection_id: 0 };
+        client.set_timeout(Duration::from_millis(20)).unwrap();
+        let ok = [7, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0];
+        far.write_all(&ok).unwrap();
+        client.query("BEGIN").unwrap();
+        client.query("ROLLBACK").unwrap_err();
+        // The late answer is not that of the next statement.
+        far.write_all(&ok).unwrap();
+        let refused = client.query("SELECT 1").unwrap_err().to_string();
+        assert!(refused.contains("connect again"), "{refused}");
+        client.receive("ROLLBACK").unwrap();
+        far.write_all(&ok).unwrap();
+        client.query("SELECT 1").unwrap();
+    }
+
+    #[test]
+    fn second_answer_to_one_statement_ends_the_session() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let stream = BufReader::new(near);
+        let mut client =
+            Client { stream, sequence: 0, awaits_answer: false, is_out_of_step: false, connection_id: 0 };
+        let ok = |sequence| [7, 0, 0, sequence, 0, 0, 0, 2, 0, 0, 0];
+        far.write_all(&[ok(1), ok(2), ok(1)].concat()).unwrap();
+        client.query("COMMIT").unwrap();
+        client.query("ROLLBACK").unwrap();
+        client.query("SELECT 1").unwrap_err();
+    }
 
     #[test]
     fn lengths_of_every_size_are_read() {

@@ -264,10 +264,7 @@ fn all_members_killed_in_traceless_ddl_agree_again() -> Test {
         &["CREATE TABLE plain (id INT) ENGINE=Aria", "SET GLOBAL wsrep_mode = 'REPLICATE_ARIA'"],
     )?;
     let log = cluster.servers.iter().map(|s| s.log()).collect::<String>();
-    assert!(
-        log.contains("was executed: all were killed in it"),
-        "it was known what became of the statement"
-    );
+    assert!(log.contains("was executed: all were killed in it"), "it was known what became of the statement");
     agree(&cluster)?;
     others_see(&cluster, &[])
 }
