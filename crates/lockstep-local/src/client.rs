@@ -80,16 +80,21 @@ impl Client {
     /// answer (see [`Client::set_timeout`]).
     pub fn connect(socket: &Path, user: &str, timeout: Duration) -> Result<Client> {
         let stream = UnixStream::connect(socket).map_err(LocalError::path("connect to", socket))?;
-        let mut client = Client {
+        let mut client = Client::over(stream);
+        client.set_timeout(timeout)?;
+        client.sign_in(user)?;
+        Ok(client)
+    }
+
+    /// A session before its sign-in.
+    fn over(stream: UnixStream) -> Client {
+        Client {
             stream: BufReader::new(stream),
             sequence: 0,
             awaits_answer: false,
             is_out_of_step: false,
             connection_id: 0,
-        };
-        client.set_timeout(timeout)?;
-        client.sign_in(user)?;
-        Ok(client)
+        }
     }
 
     /// How long to wait for a part of an answer before giving up.
@@ -383,9 +388,7 @@ mod tests {
     #[test]
     fn client_that_gave_up_an_answer_sends_nothing_more() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let stream = BufReader::new(near);
-        let mut client =
-            Client { stream, sequence: 0, awaits_answer: false, is_out_of_step: false, connection_id: 0 };
+        let mut client = Client::over(near);
         client.set_timeout(Duration::from_millis(20)).unwrap();
         let ok = [7, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0];
         far.write_all(&ok).unwrap();
@@ -403,9 +406,7 @@ mod tests {
     #[test]
     fn second_answer_to_one_statement_ends_the_session() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let stream = BufReader::new(near);
-        let mut client =
-            Client { stream, sequence: 0, awaits_answer: false, is_out_of_step: false, connection_id: 0 };
+        let mut client = Client::over(near);
         let ok = |sequence| [7, 0, 0, sequence, 0, 0, 0, 2, 0, 0, 0];
         far.write_all(&[ok(1), ok(2), ok(1)].concat()).unwrap();
         client.query("COMMIT").unwrap();

@@ -91,7 +91,7 @@ fn speed_without_backlog_is_a_lower_bound() {
 }
 
 #[test]
-fn server_without_backlog_is_not_limited_by_a_low_speed_of_before() {
+fn low_speed_of_quiet_time_makes_no_lag() {
     let mut arrivals = Arrivals::default();
     // A quiet server of 50 entries a second, and then a thousand a second from its last report on.
     let idle = Server::observe(None, &arrivals, 0, 0, 0);
