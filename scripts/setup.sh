@@ -114,6 +114,7 @@ if [ "$purpose" = vm ]; then
     packages=
     need qemu-system-x86_64 qemu-system-x86
     need mmdebstrap mmdebstrap
+    need ip iproute2
     need mkfs.ext4 e2fsprogs
     need ssh openssh-client
 fi

@@ -12,13 +12,18 @@
 #     scripts/vm.sh status           says which guests run
 #
 # Each guest has one processor, a root file system in memory and on a temporary overlay (forgotten at its end), a data disk
-# /dev/disk/by-id/virtio-data (kept), a link to the other guest (eth1: 10.77.0.1 is a, 10.77.0.2 is b), and a port for ssh on the host's
-# loopback. The link is a pair of unix sockets between the two QEMU processes: it needs no right beyond /dev/kvm.
+# /dev/disk/by-id/virtio-data (kept), a link to the other guest (eth1: 10.77.0.1 is a, 10.77.0.2 is b), and a port for ssh
+# on the host's loopback. The link is a pair of unix sockets between the two QEMU processes: it needs no right beyond
+# /dev/kvm.
 #
 # VM_DIR    the folder of images and sockets [target/vm]; keep its path short, because sockets have paths of 107 bytes
 # VM_DISK   MiB of a data disk [3072]: written once, so that later writes do not allocate
 # VM_MEMORY MiB of a guest [1024]
-# VM_ACCEL  kvm, or tcg where there is no KVM: QEMU then emulates the processors [kvm]
+# VM_ACCEL  kvm, or where there is no KVM: uml, Debian's user-mode-linux, a kernel of the same version that is a process
+#           of the host; or tcg: QEMU emulates the processors [kvm]
+#
+# With uml, the guests share the host's processors and its cache of the disk. Their link is a bridge in a network namespace
+# of their own, which needs root. A system call takes some microseconds more than on a processor of one's own.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -30,8 +35,15 @@ suite=bookworm
 skipped=77
 PATH=$PATH:/usr/sbin:/sbin
 
+# The namespace of the link between the guests of user-mode-linux. Its name says whose it is.
+namespace=lockstep-vm-$(printf '%s' "$dir" | cksum | cut -d ' ' -f 1)
+
 # In the image. The guests use only what Debian ships: its kernel with its DRBD 8.4, its MariaDB, its tools.
-packages=(linux-image-amd64 initramfs-tools systemd-sysv systemd udev kmod iproute2 iputils-ping openssh-server procps
+case $accel in
+uml) kernel=(user-mode-linux) image=$dir/root-uml.img versions=$dir/versions-uml ;;
+*) kernel=(linux-image-amd64 initramfs-tools) image=$dir/root.img versions=$dir/versions ;;
+esac
+packages=("${kernel[@]}" systemd-sysv systemd udev kmod iproute2 iputils-ping openssh-server procps
     drbd-utils nbd-client nbdkit fio sysbench mariadb-server e2fsprogs xfsprogs mount zstd)
 
 say() { printf 'vm: %s\n' "$*" >&2; }
@@ -48,9 +60,15 @@ skip() {
 
 check() {
     [ "$(uname -m)" = x86_64 ] || skip "the virtual machines are for x86_64, and this machine is $(uname -m)"
-    local program emulate="VM_ACCEL=tcg emulates the processors in software, some ten times slower"
+    local program programs="qemu-system-x86_64 ssh ssh-keygen"
+    local emulate="VM_ACCEL=uml runs the guests' kernels as processes of this machine, and needs no KVM"
     case $accel in
     tcg) ;;
+    uml)
+        [ "$(id -u)" = 0 ] || skip "the link between guests of user-mode-linux is a network namespace, which needs root"
+        [ -e /dev/net/tun ] || skip "/dev/net/tun is missing: the link between guests of user-mode-linux needs it"
+        programs="ip ssh ssh-keygen"
+        ;;
     kvm)
         [ -e /dev/kvm ] ||
             skip "/dev/kvm is missing: this machine cannot run virtual machines, or its kernel lacks KVM ($emulate)"
@@ -63,9 +81,9 @@ check() {
             skip "/dev/kvm has no processor behind it (neither kvm_intel nor kvm_amd): $emulate"
         fi
         ;;
-    *) fail "VM_ACCEL=$accel: expected kvm or tcg" ;;
+    *) fail "VM_ACCEL=$accel: expected kvm, uml or tcg" ;;
     esac
-    for program in qemu-system-x86_64 ssh ssh-keygen; do
+    for program in $programs; do
         command -v "$program" >/dev/null || skip "$program is missing: run scripts/setup.sh vm"
     done
 }
@@ -104,10 +122,19 @@ b) host=2 ;;
 esac
 hostname "$name"
 ip link set lo up
-ip address add 10.0.2.15/24 dev eth0
-ip link set eth0 up
+if [ -e /sys/class/net/vec0 ]; then
+    # User-mode Linux: one interface for both.
+    ip link set vec0 name eth1
+    mkdir -p /dev/disk/by-id
+    ln -sf /dev/ubdb /dev/disk/by-id/virtio-data
+else
+    ip address add 10.0.2.15/24 dev eth0
+    ip link set eth0 up
+fi
 ip address add "10.77.0.$host/24" dev eth1
-ip link set eth1 mtu 9000 up
+# User-mode Linux has frames of 1500 bytes, and hands over longer segments whole.
+ip link set eth1 mtu 9000 2>/dev/null || true
+ip link set eth1 up
 # 85 ms at a gigabit need windows of 11 MB.
 sysctl -q -w net.core.rmem_max=33554432 net.core.wmem_max=33554432 \
     net.ipv4.tcp_rmem='4096 131072 33554432' net.ipv4.tcp_wmem='4096 65536 33554432'
@@ -164,16 +191,25 @@ build_image() {
         fail "mmdebstrap failed: its output is in $dir/build.log"
     fi
     customize "$new"
-    cp "$new"/boot/vmlinuz-* "$dir/vmlinuz"
-    cp "$new"/boot/initrd.img-* "$dir/initrd.img"
-    chroot "$new" dpkg-query -W linux-image-amd64 drbd-utils mariadb-server fio nbd-client >"$dir/versions"
+    if [ "$accel" = uml ]; then
+        cp "$new/usr/bin/linux.uml" "$dir/linux.uml"
+        mkdir -p "$new/lib/modules"
+        local modules
+        for modules in "$new"/usr/lib/uml/modules/*; do
+            ln -s "/usr/lib/uml/modules/${modules##*/}" "$new/lib/modules/"
+        done
+    else
+        cp "$new"/boot/vmlinuz-* "$dir/vmlinuz"
+        cp "$new"/boot/initrd.img-* "$dir/initrd.img"
+    fi
+    chroot "$new" dpkg-query -W "${kernel[0]}" drbd-utils mariadb-server fio nbd-client >"$versions"
     rm -rf "${new:?}"/boot/*
-    rm -f "$dir/root.img.new"
-    truncate -s 4G "$dir/root.img.new"
-    mkfs.ext4 -q -L guest -E lazy_itable_init=1 -d "$new" "$dir/root.img.new"
+    rm -f "$image.new"
+    truncate -s 4G "$image.new"
+    mkfs.ext4 -q -L guest -E lazy_itable_init=1 -d "$new" "$image.new"
     rm -rf "$new"
-    mv "$dir/root.img.new" "$dir/root.img"
-    say "made $dir/root.img ($(du -m "$dir/root.img" | cut -f1) MB)"
+    mv "$image.new" "$image"
+    say "made $image ($(du -m "$image" | cut -f1) MB)"
 }
 
 # A data disk is written once here: the first writes of a sparse or preallocated file would also measure the host's
@@ -193,7 +229,7 @@ build() {
     check
     mkdir -p "$dir"
     chmod 700 "$dir"
-    [ -s "$dir/root.img" ] || build_image
+    [ -s "$image" ] || build_image
     build_disks
 }
 
@@ -206,8 +242,47 @@ known() {
     esac
 }
 
+in_namespace() { ip -n "$namespace" "$@"; }
+
+# A bridge with a port for each guest, and an address for ssh.
+make_link() {
+    [ ! -e "/run/netns/$namespace" ] || return 0
+    local guest
+    ip netns add "$namespace"
+    in_namespace link add bridge type bridge
+    in_namespace link set bridge mtu 9000
+    in_namespace address add 10.77.0.254/24 dev bridge
+    in_namespace link set bridge up
+    for guest in a b; do
+        in_namespace tuntap add dev "tap-$guest" mode tap
+        in_namespace link set "tap-$guest" mtu 9000 master bridge
+        in_namespace link set "tap-$guest" up
+    done
+}
+
+remove_link() { [ ! -e "/run/netns/$namespace" ] || ip netns delete "$namespace"; }
+
+# Starts user-mode Linux. What a guest writes to its root file system goes to a file beside the image.
+launch_uml() {
+    local guest=$1 host=1
+    [ "$guest" = a ] || host=2
+    make_link
+    rm -rf "$dir/$guest.cow" "$dir/uml-$guest"
+    mkdir -p "$dir/uml-$guest"
+    setsid ip netns exec "$namespace" "$dir/linux.uml" "mem=${memory}M" "uml_dir=$dir/uml-$guest/" umid=guest \
+        "ubda=$dir/$guest.cow,$image" "ubdb=$dir/data-$guest.img" \
+        "vec0:transport=tap,ifname=tap-$guest,depth=128,gro=1,mac=52:54:00:77:00:0$host" \
+        root=/dev/ubda rw "guest.name=$guest" con=null con0=null,fd:1 ssl=null \
+        </dev/null >"$dir/$guest.log" 2>&1 &
+    echo $! >"$dir/$guest.pid"
+    # Or else bash reports its end.
+    disown
+    sleep 0.5
+    is_running "$guest" || fail "guest $guest does not start: $(tail -n 3 "$dir/$guest.log")"
+}
+
 # Starts QEMU. A port that is in use makes QEMU fail at once; another one is tried then.
-launch() {
+launch_qemu() {
     local guest=$1 other=b host=1 port tries processor=max
     # Without ARCH_CAPABILITIES, which KVM inside a virtual machine may refuse to set.
     [ "$accel" = tcg ] || processor=host,-arch-capabilities
@@ -223,7 +298,7 @@ launch() {
             -kernel "$dir/vmlinuz" -initrd "$dir/initrd.img" \
             -append "root=LABEL=guest rw console=ttyS0 net.ifnames=0 guest.name=$guest" \
             -serial "file:$dir/$guest.log" -device virtio-rng-pci \
-            -drive "file=$dir/root.img,format=raw,if=none,id=root,snapshot=on,cache=unsafe" \
+            -drive "file=$image,format=raw,if=none,id=root,snapshot=on,cache=unsafe" \
             -device virtio-blk-pci,drive=root,serial=root \
             -drive "file=$dir/data-$guest.img,format=raw,if=none,id=data,cache=none,aio=native" \
             -device virtio-blk-pci,drive=data,serial=data \
@@ -245,20 +320,30 @@ launch() {
 }
 
 secure() {
-    local guest=$1
+    local guest=$1 host=127.0.0.1 port inside=()
     shift
-    ssh -o LogLevel=ERROR -T -i "$dir/key" -p "$(cat "$dir/$guest.port")" -o BatchMode=yes -o StrictHostKeyChecking=no \
+    if [ "$accel" = uml ]; then
+        host=10.77.0.1 port=22
+        [ "$guest" = a ] || host=10.77.0.2
+        inside=(ip netns exec "$namespace")
+    else
+        port=$(cat "$dir/$guest.port")
+    fi
+    "${inside[@]}" ssh -o LogLevel=ERROR -T -i "$dir/key" -p "$port" -o BatchMode=yes -o StrictHostKeyChecking=no \
         -o UserKnownHostsFile=/dev/null -o ConnectTimeout=30 -o ServerAliveInterval=5 -o ServerAliveCountMax=12 \
-        root@127.0.0.1 "$@"
+        "root@$host" "$@"
 }
 
 start() {
     local guest deadline patience=180
-    [ "$accel" = kvm ] || patience=900
+    [ "$accel" != tcg ] || patience=900
     [ $# -gt 0 ] || set -- a b
     for guest in "$@"; do
         known "$guest"
-        is_running "$guest" || launch "$guest"
+        is_running "$guest" || case $accel in
+        uml) launch_uml "$guest" ;;
+        *) launch_qemu "$guest" ;;
+        esac
     done
     for guest in "$@"; do
         deadline=$((SECONDS + patience))
@@ -270,15 +355,21 @@ start() {
     done
 }
 
-# Ends a guest's QEMU and waits for it.
+# Ends a guest's process and waits for it. User-mode Linux has a process for each process of the guest, in one group.
 kill_guest() {
     local pid
     known "$1"
     is_running "$1" || return 0
     pid=$(cat "$dir/$1.pid")
-    kill -9 "$pid"
-    while kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
-    rm -f "$dir/$1.pid" "$dir/$1.port" "$dir/$1.sock"
+    kill -9 -- "-$pid"
+    while kill -0 -- "-$pid" 2>/dev/null; do sleep 0.02; done
+    rm -rf "$dir/$1.pid" "$dir/$1.port" "$dir/$1.sock" "$dir/$1.cow" "$dir/uml-$1"
+}
+
+stop() {
+    kill_guest a
+    kill_guest b
+    [ "$accel" != uml ] || remove_link
 }
 
 action=${1:-}
@@ -292,7 +383,7 @@ start)
     ;;
 hold)
     # For a program that measures: the guests end with it, and are its descendants, whose processor time it can tell.
-    trap 'kill_guest a; kill_guest b' EXIT
+    trap stop EXIT
     build
     start
     echo ready
@@ -317,10 +408,7 @@ copy)
     secure "$1" "cat >'$3.new' && chmod $mode '$3.new' && mv '$3.new' '$3'" <"$2"
     ;;
 kill) kill_guest "${1:?which guest}" ;;
-stop)
-    kill_guest a
-    kill_guest b
-    ;;
+stop) stop ;;
 status)
     for guest in a b; do
         if is_running "$guest"; then echo "$guest runs (pid $(cat "$dir/$guest.pid"))"; else echo "$guest is off"; fi

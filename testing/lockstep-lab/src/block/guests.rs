@@ -35,22 +35,53 @@ impl Guest {
     }
 }
 
+/// What runs the guests' kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machinery {
+    /// QEMU with KVM.
+    Kvm,
+    /// User-mode Linux: each kernel is a process of the host.
+    UserMode,
+    /// QEMU, which emulates the processors.
+    Emulated,
+}
+
+impl Machinery {
+    /// The value of `VM_ACCEL`.
+    fn name(self) -> &'static str {
+        match self {
+            Machinery::Kvm => "kvm",
+            Machinery::UserMode => "uml",
+            Machinery::Emulated => "tcg",
+        }
+    }
+
+    /// In words.
+    pub fn what(self) -> &'static str {
+        match self {
+            Machinery::Kvm => "KVM",
+            Machinery::UserMode => "user-mode Linux",
+            Machinery::Emulated => "emulated by QEMU (tcg)",
+        }
+    }
+}
+
 /// How the script is run.
 #[derive(Debug, Clone)]
 pub(crate) struct Scripts {
     dir: PathBuf,
-    emulated: bool,
+    machinery: Machinery,
 }
 
 impl Scripts {
     /// Writes the scripts to this folder, which also has the images.
-    pub(crate) fn new(dir: &Path, emulated: bool) -> Result<Scripts> {
+    pub(crate) fn new(dir: &Path, machinery: Machinery) -> Result<Scripts> {
         std::fs::create_dir_all(dir).map_err(LocalError::path("make", dir))?;
         for (name, text) in [("vm.sh", VM), ("guest.sh", GUEST)] {
             let path = dir.join(name);
             std::fs::write(&path, text).map_err(LocalError::path("write", &path))?;
         }
-        Ok(Scripts { dir: dir.to_owned(), emulated })
+        Ok(Scripts { dir: dir.to_owned(), machinery })
     }
 
     fn command(&self, limit: Option<Duration>) -> Command {
@@ -59,7 +90,7 @@ impl Scripts {
             command.args([limit.as_secs().to_string().as_str(), "bash"]);
         }
         command.arg(self.dir.join("vm.sh"));
-        command.env("VM_DIR", &self.dir).env("VM_ACCEL", if self.emulated { "tcg" } else { "kvm" });
+        command.env("VM_DIR", &self.dir).env("VM_ACCEL", self.machinery.name());
         command
     }
 
@@ -77,7 +108,7 @@ impl Scripts {
                     .trim()
                     .trim_start_matches("vm: ")
                     .trim_start_matches("skipped: ")
-                    .replace("VM_ACCEL=tcg", "--emulated");
+                    .replace("VM_ACCEL=uml", "--user-mode");
                 let hint = if code == Some(SKIPPED) { why } else { format!("scripts/vm.sh check: {why}") };
                 Err(LocalError::Missing { what: "a pair of virtual machines".into(), hint })
             }
@@ -91,7 +122,10 @@ impl Scripts {
 
     /// Name and version of the guests' important packages, one a line.
     pub(crate) fn versions(&self) -> Result<String> {
-        let path = self.dir.join("versions");
+        let path = self.dir.join(match self.machinery {
+            Machinery::UserMode => "versions-uml",
+            Machinery::Kvm | Machinery::Emulated => "versions",
+        });
         std::fs::read_to_string(&path).map_err(LocalError::path("read", &path))
     }
 }

@@ -9,6 +9,7 @@ use lockstep_local::{LocalError, Result};
 use serde_json::Value;
 
 use crate::machine::machine_cpu_time;
+pub use guests::Machinery;
 use guests::{Guest, Guests, Scripts};
 
 /// The device that the loads write to.
@@ -95,8 +96,8 @@ impl Setup {
 pub struct Spec {
     /// The folder of images and sockets.
     pub dir: PathBuf,
-    /// QEMU emulates the processors.
-    pub emulated: bool,
+    /// What runs the guests' kernels.
+    pub machinery: Machinery,
     /// Our program, as the guests run it.
     pub program: Option<PathBuf>,
     /// Milliseconds to the other machine and back.
@@ -218,8 +219,8 @@ pub struct Machines {
 ///
 /// # Errors
 /// Why not.
-pub fn check(dir: &Path, emulated: bool) -> Result<()> {
-    Scripts::new(dir, emulated)?.check()
+pub fn check(dir: &Path, machinery: Machinery) -> Result<()> {
+    Scripts::new(dir, machinery)?.check()
 }
 
 impl Machines {
@@ -228,7 +229,7 @@ impl Machines {
     /// # Errors
     /// They could not be made, or do not start.
     pub fn start(spec: &Spec) -> Result<Machines> {
-        let scripts = Scripts::new(&spec.dir, spec.emulated)?;
+        let scripts = Scripts::new(&spec.dir, spec.machinery)?;
         scripts.build()?;
         let program = spec.program.as_deref().map(|program| stripped(program, &spec.dir));
         let guests = Guests::start(&scripts, program.as_deref())?;

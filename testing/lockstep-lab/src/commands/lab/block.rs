@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use crate::block::{Load, Machines, Protocol, Run, Setup, Spec, check};
+use crate::block::{Load, Machinery, Machines, Protocol, Run, Setup, Spec, check};
 use serde_json::json;
 
 use super::drive::{Case, CaseResult, Common, chosen, drive, finish, named};
@@ -52,9 +52,13 @@ pub struct Args {
     /// The folder of the virtual machines' images, which are made once.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/lockstep-vm")]
     images: PathBuf,
+    /// Run Debian's user-mode-linux, where there is no KVM: the machines' kernels are processes of this machine. System calls
+    /// in the machines are slower, and disks use this machine's cache between flushes.
+    #[arg(long)]
+    user_mode: bool,
     /// Let QEMU emulate the processors, where there is no KVM. It is some ten times slower, and the rates are the emulated
     /// processors' rather than the disks'.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "user_mode")]
     emulated: bool,
     /// The program that the machines run [default: this one].
     #[arg(long, value_name = "FILE")]
@@ -81,7 +85,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let absent = no_block(&program);
     let spec = Spec {
         dir: args.images.clone(),
-        emulated: args.emulated,
+        machinery: match (args.user_mode, args.emulated) {
+            (true, _) => Machinery::UserMode,
+            (false, true) => Machinery::Emulated,
+            (false, false) => Machinery::Kvm,
+        },
         program: (ours && absent.is_none()).then(|| program.clone()),
         round_trips: or(&args.rtt, quick, &[0, 10], &[0, 1, 10, 85]),
         depths: or(&args.depths, quick, &[1, 16], &[1, 4, 16, 64]),
@@ -95,9 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let parameters = json!({ "line": "netem in the machines", "round_trips_ms": spec.round_trips, "depths": spec.depths,
         "seconds_each": spec.window.as_secs(), "repeats": repeats, "device_mib": spec.size, "cache_mib": spec.cache,
         "threads": spec.threads, "mib_written_while_away": spec.away,
-        "processors": if spec.emulated { "emulated by QEMU (tcg)" } else { "KVM" },
+        "processors": spec.machinery.what(),
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
-    check(&spec.dir, spec.emulated).map_err(|e| e.to_string())?;
+    check(&spec.dir, spec.machinery).map_err(|e| e.to_string())?;
     let machines = Machines::start(&spec).map_err(|e| e.to_string())?;
     let mut folder = common.folder_of(NAME, parameters, Origin::of_guests(&program, &machines.versions)?)?;
     let case = |setup: &Setup| Case {
@@ -126,8 +134,12 @@ fn no_block(program: &Path) -> Option<String> {
 fn seconds(setup: Setup, spec: &Spec) -> f64 {
     let distances = if setup.is_replicated() { spec.round_trips.len() } else { 1 };
     let loads = 2 * spec.depths.len() + 2 + spec.threads.len();
-    let each = spec.window.as_secs_f64() + if spec.emulated { 4.0 } else { 1.0 };
-    let rest = if spec.emulated { 120.0 } else { 25.0 };
+    let (begin, rest) = match spec.machinery {
+        Machinery::Kvm => (1.0, 25.0),
+        Machinery::UserMode => (2.0, 60.0),
+        Machinery::Emulated => (4.0, 120.0),
+    };
+    let each = spec.window.as_secs_f64() + begin;
     (distances * loads) as f64 * each + if setup.is_replicated() { rest } else { 5.0 }
 }
 

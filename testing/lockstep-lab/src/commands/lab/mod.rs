@@ -48,7 +48,7 @@ pub enum LabCommand {
     /// Galera with a binlog, and MariaDB alone. Needs no root.
     Cdc(cdc::Args),
     /// A replicated block device between two virtual machines: DRBD, and `lockstep block`, on the same disks, near and far.
-    /// Needs root, QEMU and KVM.
+    /// Needs root, and QEMU with KVM or Debian's user-mode-linux.
     Block(block::Args),
     /// Print the tables of a folder of results, and write its report.html anew. Exit code 3 as of the run: not all is in it that
     /// was to be measured.
