@@ -193,6 +193,7 @@ fn group(spec: &Spec, protocol: Protocol, log: &'static str) -> Result<GroupSpec
         size: SIZE << 20,
         cache: CACHE,
         small_disks: false,
+        slow_disks: false,
         log,
         resync_rate: spec.resync_rate,
     })

@@ -84,6 +84,9 @@ pub(crate) struct GroupSpec {
     pub(crate) cache: u32,
     /// Members with a copy have a small disk, which can be filled. Needs root.
     pub(crate) small_disks: bool,
+    /// [`Group::slow_down`] is used. Each flush then passes through a thread of this process, which costs two context switches:
+    /// not for measurements.
+    pub(crate) slow_disks: bool,
     /// Options of the log of members with a copy.
     pub(crate) log: &'static str,
     /// MiB per second at which a member sends the device to another one; 0: as fast as it can.
@@ -230,7 +233,9 @@ impl Group {
     pub(crate) fn spawn(&mut self, at: usize) -> Result<()> {
         let mut command = self.command(at);
         let member = &mut self.members[at];
-        member.disk.attach(&mut command)?;
+        if self.spec.slow_disks {
+            member.disk.attach(&mut command)?;
+        }
         let session = match &self.network {
             Some(network) => {
                 netns::within(&network.namespace(at), || bench::spawn(&mut command, &member.dir))??
@@ -307,6 +312,7 @@ impl Group {
 
     /// Each flush of this member's disk takes this much longer.
     pub(crate) fn slow_down(&self, at: usize, delay: Duration) {
+        assert!(self.spec.slow_disks, "the disks of this group cannot be slowed down");
         self.members[at].disk.set(delay);
     }
 

@@ -157,6 +157,7 @@ pub fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
             size: OWN + FIO,
             cache: CACHE,
             small_disks: spec.faults.contains(&Fault::FullDisk),
+            slow_disks: true,
             log: LOG_OF_FAULTS,
             resync_rate: 32,
         };

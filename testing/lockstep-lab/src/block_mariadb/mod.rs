@@ -75,6 +75,7 @@ pub fn run(spec: &Spec, say: &dyn Fn(&str)) -> Result<Report> {
         size: SIZE,
         cache: CACHE,
         small_disks: false,
+        slow_disks: false,
         log: LOG_OF_FAULTS,
         resync_rate: 32,
     };
