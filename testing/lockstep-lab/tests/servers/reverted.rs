@@ -94,7 +94,8 @@ fn log_put_back_below_its_database_does_not_vote() -> Test {
         .run(&["CREATE DATABASE test", "CREATE TABLE test.t (id INT PRIMARY KEY)"])?;
     cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?;
     let old = cluster.servers[2].datadir().with_extension("old");
-    std::fs::create_dir(&old).map_err(|source| LocalError::Io { what: "make a folder".into(), source })?;
+    let io = |source| LocalError::Io { what: "put a log back".into(), source };
+    std::fs::create_dir(&old).map_err(io)?;
     // As it is while the server runs: the copy is of the same process as the later log.
     for file in log_files(&cluster.servers[2])? {
         copy(&file, &old)?;
@@ -106,10 +107,11 @@ fn log_put_back_below_its_database_does_not_vote() -> Test {
     cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?;
     cluster.servers.iter_mut().for_each(Server::kill);
     for file in log_files(&cluster.servers[2])? {
-        std::fs::remove_file(&file)
-            .map_err(|source| LocalError::Io { what: "remove a log file".into(), source })?;
+        std::fs::remove_file(&file).map_err(io)?;
     }
-    copy(&old.join("."), &cluster.servers[2].datadir())?;
+    for file in std::fs::read_dir(&old).map_err(io)?.flatten() {
+        copy(&file.path(), &cluster.servers[2].datadir())?;
+    }
     cluster.servers[2].spawn(&[])?;
     cluster.servers[2].wait_for("does not notice", Duration::from_secs(60), |server| {
         let is_noticed = server.log().contains("this member's log went back in time, as its database knows");
