@@ -402,6 +402,8 @@ pub struct ConnectArgs {
     /// nil if unknown. It need not be this member's own log: a member that was killed between its new log and the transfer
     /// of its state has the data of another one.
     pub log: Uuid,
+    /// The log that the database has followed to its position, if this process has not been connected yet and that is known.
+    pub followed: Option<FollowedLog>,
     /// Whether to continue from the position through a donor's script that copies nothing ("bypass"), if there is a donor.
     /// Only this script gives the server the domain of the cluster's GTIDs (`wsrep_gtid_mode`).
     pub by_donor: bool,
@@ -413,6 +415,16 @@ pub struct ConnectArgs {
     /// The seqno of an in-doubt statement: it follows the position, and this member cannot tell whether the database has it.
     /// This member takes the state of a member that knows. If no member knows, the statement is delivered.
     pub in_doubt: Option<Seqno>,
+}
+
+/// The log of a member, as a process had opened it. A database has *followed* it if it has got no entry that was not in that
+/// log, durably. So a log that now ends before the database's position has gone back in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FollowedLog {
+    /// The member.
+    pub member: MemberId,
+    /// The process's [`Identity::incarnation`].
+    pub incarnation: u64,
 }
 
 /// Why a node does not start or connect. The text names the problem and the remedy.
@@ -659,6 +671,8 @@ pub struct Identity {
     pub history: Uuid,
     /// The log id; nil without a log.
     pub log: Uuid,
+    /// The process's first incarnation. The log counts them: a later process has a higher one.
+    pub incarnation: u64,
 }
 
 /// The text of `wsrep_local_state_comment`.

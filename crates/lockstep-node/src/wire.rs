@@ -279,7 +279,7 @@ impl Sighting {
 }
 
 /// Evidence of a member's durable state before it connected: see `member/membership/reverted_log.rs`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Evidence {
     /// The recipient's earlier state.
     pub(crate) sighting: Sighting,

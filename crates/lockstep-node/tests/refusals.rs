@@ -22,6 +22,7 @@ fn args(cluster: &str, peers: &[u16], timeout: Duration) -> ConnectArgs {
         by_donor: false,
         waits_for_others: false,
         needs_state: false,
+        followed: None,
         timeout,
     }
 }

@@ -38,6 +38,7 @@ fn waiting_member_names_missing_voters_and_its_log() {
         timeout: Duration::from_secs(10),
         waits_for_others: false,
         needs_state: false,
+        followed: None,
     };
     let connecting = std::thread::spawn(move || waiting.connect(args));
     until("n2 says for whom it waits", || {

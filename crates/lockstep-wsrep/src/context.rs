@@ -6,15 +6,17 @@ use crate::host::Host;
 use crate::lifecycle::identity::Identity;
 use crate::lifecycle::last_view::LastView;
 use crate::lifecycle::node_slot::NodeSlot;
-use crate::lifecycle::state_files::{Saved, StateFile};
+use crate::lifecycle::state_files::{Followed, Saved, StateFile, database_inodes};
 use crate::status::counters::Counters;
 use crate::trx::table::Transactions;
 use crate::trx::write_access::{Write, WriteAccess};
 use lockstep_abi::Status;
-use lockstep_node::core::{Gtid, Seqno};
-use lockstep_node::{LocalState, Node, NodeConfig, NodeError, ViewInfo};
+use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Seqno};
+use lockstep_node::{
+    FollowedLog, Identity as NodeIdentity, LocalState, Node, NodeConfig, NodeError, ViewInfo,
+};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// See the module. Usable from any thread.
 ///
@@ -31,6 +33,9 @@ pub(crate) struct Context {
     state_file: Arc<StateFile>,
     access: WriteAccess,
     failed: AtomicBool,
+    /// The position of a state that a donor has sent, until this member's log has gone beyond it: see [`Saved::followed`].
+    /// [`SEQNO_UNDEFINED`] if there is none.
+    transferred: AtomicI64,
 }
 
 impl Context {
@@ -47,6 +52,7 @@ impl Context {
             counters: Counters::default(),
             access: WriteAccess::default(),
             failed: AtomicBool::new(false),
+            transferred: AtomicI64::new(SEQNO_UNDEFINED),
         }
     }
 
@@ -87,6 +93,19 @@ impl Context {
             && let Some(node) = self.node()
         {
             node.finished(low);
+            self.follow_own_log_after_transfer(low);
+        }
+    }
+
+    /// If the database has the first entry after a transferred state, the own log has reached that state. The entry was on
+    /// the own disk before it was delivered.
+    fn follow_own_log_after_transfer(&self, finished: Seqno) {
+        let transferred = self.transferred.load(Ordering::Acquire);
+        let ends = transferred != SEQNO_UNDEFINED && finished > transferred;
+        let (relaxed, none) = (Ordering::Relaxed, SEQNO_UNDEFINED);
+        if ends && self.transferred.compare_exchange(transferred, none, Ordering::AcqRel, relaxed).is_ok() {
+            self.name_log();
+            self.host.note(self.state_file.rewrite());
         }
     }
 
@@ -122,8 +141,19 @@ impl Context {
         self.state_file.get()
     }
 
-    /// A state transfer has restored the database: `grastate.dat` is that of a running server again.
+    /// A state transfer is about to overwrite the database.
+    pub(crate) fn database_is_replaced(&self) {
+        self.transferred.store(Seqno::MAX, Ordering::Release);
+        self.ddl.database_is_replaced(&self.host);
+    }
+
+    /// A state transfer has restored the database, or a donor has confirmed its position: `grastate.dat` is that of a running
+    /// server again.
     pub(crate) fn save_restored(&self) {
+        // The log may end before the transferred state yet.
+        if self.transferred.load(Ordering::Acquire) != SEQNO_UNDEFINED {
+            self.transferred.store(self.sequence.finished(), Ordering::Release);
+        }
         self.state_file.mark_restored();
         self.save_running();
     }
@@ -148,7 +178,22 @@ impl Context {
             && identity.history == self.identity.history()
         {
             self.state_file.of_log(identity.log);
+            let NodeIdentity { member, incarnation, .. } = identity;
+            if self.transferred.load(Ordering::Acquire) == SEQNO_UNDEFINED {
+                let database = database_inodes(&self.host.data_dir);
+                let log = FollowedLog { member, incarnation };
+                self.state_file.set_followed(Followed { log, database });
+            }
         }
+    }
+
+    /// The log that the database has followed, for the first connect of this process.
+    pub(crate) fn followed_log(&self) -> Option<FollowedLog> {
+        let database = database_inodes(&self.host.data_dir);
+        let is_first = !self.identity.been_connected();
+        let followed =
+            self.saved_state().followed.filter(|followed| is_first && followed.database == database);
+        followed.map(|followed| followed.log)
     }
 
     /// Whether this member has failed.

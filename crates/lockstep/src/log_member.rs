@@ -345,6 +345,7 @@ where
         timeout,
         waits_for_others: false,
         needs_state,
+        followed: None,
     };
     // This thread holds nothing that needs cleanup, so it may run until the process ends.
     std::thread::spawn(move || {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use lockstep_core::{Index, MemberId, Micros, Term};
 use lockstep_log::MemDisk;
 use lockstep_node::simulation::{Answered, SimulatedNode};
-use lockstep_node::{Hello, Submission, Tuning};
+use lockstep_node::{FollowedLog, Hello, Submission, Tuning};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ pub(crate) struct OldDisk {
     pub(crate) id: MemberId,
     pub(crate) disk: MemDisk,
     pub(crate) book: LogBook,
-    /// The database's position, and its streaming transactions.
-    pub(crate) database: (i64, Arc<Streams>),
+    /// The database's position, its streaming transactions, and the log that it has followed.
+    pub(crate) database: (i64, Arc<Streams>, Option<FollowedLog>),
 }
 
 /// A machine.

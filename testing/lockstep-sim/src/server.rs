@@ -7,7 +7,7 @@ use lockstep_core::writeset::WriteSet;
 use lockstep_core::{EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, ViewUuid};
 use lockstep_log::MemDisk;
 use lockstep_node::simulation::SimulatedNode;
-use lockstep_node::{Delivery, Ordered, ViewStatus};
+use lockstep_node::{Delivery, FollowedLog, Ordered, ViewStatus};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -73,6 +73,12 @@ pub(crate) struct Server {
     pub(crate) wants_state: bool,
     /// The data are to be given up.
     pub(crate) gives_up_data: bool,
+    /// The log that this process has opened.
+    pub(crate) own_log: Option<FollowedLog>,
+    /// The log that the database has followed, as its directory says: durable at once.
+    pub(crate) followed: Option<FollowedLog>,
+    /// The database has had no entry after this transferred state.
+    transferred: Option<Seqno>,
     /// The node cannot go on.
     pub(crate) failed: Option<String>,
     /// A violated invariant, which ends the test.
@@ -96,6 +102,9 @@ impl Server {
             donations: Vec::new(),
             wants_state: false,
             gives_up_data: false,
+            own_log: None,
+            followed: None,
+            transferred: None,
             failed: None,
             violation: None,
             unchecked: Vec::new(),
@@ -113,7 +122,15 @@ impl Server {
         (self.delivered, self.finished) = (position, position);
         self.unflushed.clear();
         (self.wants_state, self.gives_up_data) = (false, false);
+        self.transferred = None;
         self.failed = None;
+    }
+
+    /// The database follows the process's log: it has begun with it, or has had an entry after a transferred state.
+    fn follow_own_log(&mut self) {
+        if !self.wants_state && self.transferred.is_none_or(|at| self.finished > at) {
+            self.followed = self.own_log;
+        }
     }
 
     /// Whether there is nothing to do.
@@ -126,6 +143,7 @@ impl Server {
         // The transferred state includes the last view.
         (self.database, self.streams) = (database, streams);
         self.begin(position);
+        self.transferred = Some(position);
     }
 
     pub(crate) fn take(&mut self, member: &mut SimulatedNode<MemDisk>, delivery: Delivery) {
@@ -138,7 +156,7 @@ impl Server {
                 self.views.push_back((self.delivered, StreamEffect::of_view(&info)));
             }
             Delivery::StateNeeded { bypass: false } => {
-                self.wants_state = true;
+                (self.wants_state, self.followed) = (true, None);
                 member.request_state(Bytes::from_static(b"all of it"));
             }
             Delivery::StateNeeded { bypass: true } => self.violation = Some("nobody asked for a word".into()),
@@ -178,6 +196,7 @@ impl Server {
             let Some((seqno, (meaning, effect))) = self.pending.pop_first() else { break };
             self.unflushed.push_back((now, self.finished, self.streams.clone()));
             self.finished = seqno;
+            self.follow_own_log();
             self.stream(&effect);
             if let Meaning::Write(mark, true) = meaning {
                 self.database.insert(seqno, mark);
@@ -191,6 +210,7 @@ impl Server {
     fn apply_views(&mut self, upto: Seqno) {
         let done = self.views.partition_point(|(after, _)| *after <= upto);
         for (_, view) in self.views.drain(..done).collect::<Vec<_>>() {
+            self.follow_own_log();
             self.stream(&view);
         }
     }

@@ -111,7 +111,7 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
     let introduction = engine.introduction();
     let (history, log_id) = (introduction.history, introduction.log_id);
     let histories = engine.own_histories();
-    let identity = Identity { member: id, view_uuid, history, log: log_id };
+    let identity = Identity { member: id, view_uuid, history, log: log_id, incarnation };
     let shared = Arc::new(Shared {
         inbox: Inbox::new(reactor.waker()),
         deliveries: Deliveries::default(),

@@ -185,6 +185,7 @@ pub(super) fn args_at(position: Gtid) -> ConnectArgs {
         timeout: Duration::from_secs(3600),
         waits_for_others: false,
         needs_state: false,
+        followed: None,
     }
 }
 
@@ -329,6 +330,12 @@ impl Lab {
 
     /// The same, with a database at this position.
     pub(super) fn boot_at(&mut self, at: usize, disk: Disk, starts: u64, position: Gtid) {
+        self.boot_with(at, disk, starts, args_at(position));
+    }
+
+    /// The same, with these arguments.
+    pub(super) fn boot_with(&mut self, at: usize, disk: Disk, starts: u64, args: ConnectArgs) {
+        let position = args.position;
         self.stop(at);
         self.restarts += 1;
         let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
@@ -337,7 +344,6 @@ impl Lab {
         node.setup.starts = starts;
         let raft = Raft::new(node.setup.config(), disk.restored(), now);
         let me = Hello { incarnation: starts << 20, view_uuid, ..node.setup.hello.clone() };
-        let log = Uuid::NIL;
         node.finished = Arc::new(AtomicI64::new(position.seqno));
         node.commits =
             Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: node.finished.clone() });
@@ -345,7 +351,7 @@ impl Lab {
         disk.entries().for_each(|entry| node.member.remember(entry));
         node.member.set_commit_barrier(Some(node.commits.clone()));
         node.member.at(now, WALL + now);
-        node.member.connect(ConnectArgs { log, ..args_at(position) }, view_uuid, Uuid([0x78; 16])).unwrap();
+        node.member.connect(args, view_uuid, Uuid([0x78; 16])).unwrap();
         node.disk = disk;
         node.inbox.clear();
         node.to_finish.clear();

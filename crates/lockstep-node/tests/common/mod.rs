@@ -93,6 +93,7 @@ pub fn connect_args(peers: &[u16], position: Gtid) -> ConnectArgs {
         timeout: Duration::from_secs(60),
         waits_for_others: false,
         needs_state: false,
+        followed: None,
     }
 }
 

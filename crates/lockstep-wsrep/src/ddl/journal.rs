@@ -16,12 +16,13 @@
 //! database that has been restored in its place.
 
 use crate::ddl::recovery::{Relation, Rule, Words};
+use crate::lifecycle::state_files::database_inodes;
 use crate::sync::lock;
 use lockstep_node::core::{Gtid, Seqno, Uuid};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -364,10 +365,10 @@ impl Inner {
     }
 }
 
-/// Identifies the database: a restored one has other inodes.
+/// Identifies the database.
 fn database(dir: &Path) -> String {
-    let inode = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.ino());
-    format!("{}-{}", inode("ibdata1"), inode("mysql"))
+    let [ibdata, mysql] = database_inodes(dir);
+    format!("{ibdata}-{mysql}")
 }
 
 /// The text of a record.

@@ -276,6 +276,7 @@ impl Provider {
             // A client that sets wsrep_cluster_address waits for the result.
             waits_for_others: !bounded && !been_connected,
             needs_state: false,
+            followed: cx.followed_log(),
         };
         let result = self.start_node(bootstrap).and_then(|node| {
             // A later connection of this process continues the replay of the first one.

@@ -2,18 +2,19 @@
 
 use crate::sync::lock;
 use lockstep_abi as abi;
+use lockstep_node::FollowedLog;
 use lockstep_node::core::members::ViewMember;
 use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-const MAX_SIZE: usize = 256;
+const MAX_SIZE: usize = 512;
 
 /// The content of `grastate.dat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,34 @@ pub(crate) struct Saved {
     /// The log from which the database was brought to this position; nil if the file does not name it, as one by Galera's
     /// library. A log that was founded on the data of its history assigns seqnos again that the history had assigned before.
     pub(crate) log: Uuid,
+    /// See [`Followed`]; `None` if that is not known, as during a state transfer and until this member's log has reached the
+    /// transferred state.
+    pub(crate) followed: Option<Followed>,
+}
+
+/// The log of which the database has got all its entries, and the database that has got them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Followed {
+    pub(crate) log: FollowedLog,
+    /// See [`database_inodes`]. A database that was put in place of another one has not followed its log.
+    pub(crate) database: [u64; 2],
+}
+
+impl Followed {
+    fn parse(text: &str) -> Option<Followed> {
+        let mut words = text.split_ascii_whitespace();
+        let mut word = || words.next();
+        let (member, incarnation) = (Uuid::parse(word()?)?, word()?.parse().ok()?);
+        let (first, second) = word()?.split_once('-')?;
+        let database = [first.parse().ok()?, second.parse().ok()?];
+        let log = FollowedLog { member, incarnation };
+        words.next().is_none().then_some(Followed { log, database })
+    }
+}
+
+/// Identifies the database in a directory: a restored one has other inodes.
+pub(crate) fn database_inodes(dir: &Path) -> [u64; 2] {
+    ["ibdata1", "mysql"].map(|name| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.ino()))
 }
 
 /// The comment for [`Saved::in_statement`]. Galera's library and its tools skip it.
@@ -35,9 +64,12 @@ const IN_STATEMENT: &str = "# within a statement in total order: see lockstep.dd
 /// The comment for [`Saved::log`].
 const OF_LOG: &str = "# lockstep log: ";
 
+/// The comment for [`Saved::followed`].
+const FOLLOWED: &str = "# lockstep member: ";
+
 impl Saved {
     fn at(position: Gtid, safe_to_bootstrap: bool) -> Saved {
-        Saved { position, safe_to_bootstrap, in_statement: false, log: Uuid::NIL }
+        Saved { position, safe_to_bootstrap, in_statement: false, log: Uuid::NIL, followed: None }
     }
 
     fn parse(text: &str) -> Saved {
@@ -46,6 +78,10 @@ impl Saved {
             saved.in_statement |= line.trim_end() == IN_STATEMENT;
             if let Some(log) = line.strip_prefix(OF_LOG) {
                 saved.log = Uuid::parse(log.trim()).unwrap_or(Uuid::NIL);
+                continue;
+            }
+            if let Some(followed) = line.strip_prefix(FOLLOWED) {
+                saved.followed = Followed::parse(followed);
                 continue;
             }
             let Some((key, value)) = line.split_once(':') else { continue };
@@ -67,6 +103,9 @@ impl Saved {
         );
         if !self.log.is_nil() {
             let _ = writeln!(text, "{OF_LOG}{}", self.log);
+        }
+        if let Some(Followed { log, database: [first, second] }) = self.followed {
+            let _ = writeln!(text, "{FOLLOWED}{} {} {first}-{second}", log.member, log.incarnation);
         }
         if self.in_statement {
             text = text + IN_STATEMENT + "\n";
@@ -197,13 +236,28 @@ impl StateFile {
         lock(&self.inner).saved.log = log;
     }
 
+    /// Sets [`Saved::followed`] for the next write. No effect while the database is overwritten, or differs.
+    pub(crate) fn set_followed(&self, followed: Followed) {
+        let mut inner = lock(&self.inner);
+        if !inner.transfer && !inner.corrupt {
+            inner.saved.followed = Some(followed);
+        }
+    }
+
+    /// Writes what was set for the next write.
+    pub(crate) fn rewrite(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        self.write(&mut inner)
+    }
+
     /// Sets the position. Written at once, or when the last unsafe mark is removed.
     pub(crate) fn set(&self, position: Gtid, safe_to_bootstrap: bool) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         if inner.corrupt {
             return Ok(());
         }
-        inner.saved = Saved { log: inner.saved.log, ..Saved::at(position, safe_to_bootstrap) };
+        let Saved { log, followed, .. } = inner.saved;
+        inner.saved = Saved { log, followed, ..Saved::at(position, safe_to_bootstrap) };
         inner.at_end = false;
         match inner.unsafe_marks {
             0 => self.write(&mut inner),
@@ -220,7 +274,8 @@ impl StateFile {
         if inner.corrupt {
             return Ok(());
         }
-        inner.saved = Saved { log: inner.saved.log, ..Saved::at(position, safe_to_bootstrap) };
+        let Saved { log, followed, .. } = inner.saved;
+        inner.saved = Saved { log, followed, ..Saved::at(position, safe_to_bootstrap) };
         inner.at_end = true;
         self.write(&mut inner)
     }
@@ -265,6 +320,7 @@ impl StateFile {
     pub(crate) fn transfer_begins(&self) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         inner.transfer = true;
+        inner.saved.followed = None;
         self.write(&mut inner)
     }
 
@@ -274,6 +330,7 @@ impl StateFile {
         inner.corrupt = true;
         inner.saved.position = Gtid::UNDEFINED;
         inner.saved.in_statement = false;
+        inner.saved.followed = None;
         self.write(&mut inner)
     }
 
@@ -421,7 +478,10 @@ mod tests {
         file.set(at(SEQNO_UNDEFINED), false).unwrap();
         assert_eq!(dir.read(), Saved { log, ..Saved::at(at(SEQNO_UNDEFINED), false) });
         // The longest possible text fits.
-        let longest = Saved { log, in_statement: true, ..Saved::at(at(i64::MAX), true) };
+        let followed =
+            Followed { log: FollowedLog { member: log, incarnation: u64::MAX }, database: [u64::MAX; 2] };
+        let longest =
+            Saved { log, in_statement: true, followed: Some(followed), ..Saved::at(at(i64::MAX), true) };
         assert!(longest.text().len() <= MAX_SIZE, "{}", longest.text().len());
         assert_eq!(Saved::parse(&longest.text()), longest);
         let galeras = "# GALERA saved state\nversion: 2.1\nuuid:    abababab-abab-abab-abab-abababababab\nseqno:   9\n\
@@ -543,6 +603,39 @@ mod tests {
         file.mark_restored();
         file.set(at(7), false).unwrap();
         assert_eq!(dir.read().position, at(7));
+    }
+
+    #[test]
+    fn followed_log_is_kept_until_database_is_replaced() {
+        let followed = |n| Followed {
+            log: FollowedLog { member: Uuid([n; 16]), incarnation: 3 << 20 },
+            database: [11, 12],
+        };
+        let dir = Dir::new("followed");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        file.set_followed(followed(1));
+        file.set(at(SEQNO_UNDEFINED), false).unwrap();
+        file.mark_unsafe(true).unwrap();
+        assert_eq!(dir.read().followed, Some(followed(1)), "it stays in a statement");
+        file.mark_safe().unwrap();
+        file.transfer_begins().unwrap();
+        file.set_followed(followed(2));
+        file.mark_restored();
+        file.set(at(SEQNO_UNDEFINED), false).unwrap();
+        assert_eq!(dir.read().followed, None, "the log has not reached the state");
+        file.set_followed(followed(2));
+        file.rewrite().unwrap();
+        assert_eq!(
+            dir.read(),
+            Saved { followed: Some(followed(2)), ..Saved::at(at(SEQNO_UNDEFINED), false) }
+        );
+        file.mark_corrupt().unwrap();
+        file.set_followed(followed(2));
+        file.rewrite().unwrap();
+        assert_eq!(dir.read().followed, None);
+        for text in ["", "x 1 2-3", "01010101-0101-0101-0101-010101010101 1 2", "1 2-3 4"] {
+            assert_eq!(Followed::parse(text), None, "{text}");
+        }
     }
 
     #[test]

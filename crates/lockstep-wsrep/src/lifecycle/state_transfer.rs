@@ -43,7 +43,7 @@ impl StateTransfer {
         self.is_bypass.store(bypass, Ordering::SeqCst);
         self.awaits_state.store(true, Ordering::SeqCst);
         if !bypass {
-            cx.ddl.database_is_replaced(&cx.host);
+            cx.database_is_replaced();
         }
     }
 

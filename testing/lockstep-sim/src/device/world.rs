@@ -320,6 +320,7 @@ impl DeviceWorld {
             timeout: Duration::from_secs(360_000),
             waits_for_others: true,
             needs_state,
+            followed: None,
         };
         let view_uuid = Uuid(std::array::from_fn(|n| match n {
             0 => at as u8 + 1,

@@ -11,8 +11,8 @@ use crate::profile::{MS, SECOND};
 use lockstep_core::raft::{Config, Failpoints};
 use lockstep_core::{Entry, Micros, Uuid};
 use lockstep_log::{Fault, MemDisk, Options};
-use lockstep_node::ConnectArgs;
 use lockstep_node::simulation::{Setup, SimulatedNode};
+use lockstep_node::{ConnectArgs, FollowedLog};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -163,7 +163,10 @@ impl World {
             timeout: Duration::from_secs(360_000),
             waits_for_others: true,
             needs_state: false,
+            followed: node.server.followed,
         };
+        let incarnation = recovered.identity.incarnation << 20;
+        node.server.own_log = Some(FollowedLog { member: node.id, incarnation });
         let view_uuid = Uuid(std::array::from_fn(|n| match n {
             0 => at as u8 + 1,
             1 => life as u8,

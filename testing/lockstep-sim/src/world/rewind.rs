@@ -48,7 +48,7 @@ impl World {
         let node = &mut self.nodes[at];
         let disk = node.disk.fork();
         disk.crash(seed);
-        let database = (node.server.finished, node.server.streams.clone());
+        let database = (node.server.finished, node.server.streams.clone(), node.server.followed);
         let (id, book) = (node.id, node.book.clone());
         node.old_disk = Some(OldDisk { id, disk, book, database });
         self.say(at, format_args!("has its disk copied"));
@@ -81,9 +81,9 @@ impl World {
         let node = &mut self.nodes[at];
         (node.disk, node.book) = (old.disk, old.book);
         node.rewound = true;
-        let (position, streams) = old.database;
+        let (position, streams, followed) = old.database;
         if with_database && (0..node.server.finished).contains(&position) {
-            node.server.streams = streams;
+            (node.server.streams, node.server.followed) = (streams, followed);
             node.server.roll_back(position);
         }
         self.say(at, format_args!("has its disk put back; acknowledged entries are lost: {lost}"));

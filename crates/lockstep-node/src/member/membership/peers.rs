@@ -113,7 +113,9 @@ impl Peer {
     /// Whether the peer may wait for a flag of the evidence that it did not get before. `flags`: as they are now.
     pub(in crate::member) fn awaits_evidence(&self, flags: impl FnOnce() -> (bool, bool)) -> bool {
         let Reports { sightings, flags: sent } = &self.reports;
-        !sightings.is_empty()
+        // A member whose own database has told it about its log waits for the flags alone.
+        let may_wait = !sightings.is_empty() || self.leaving() && self.supports(EVIDENCE_SINCE);
+        may_wait
             && match flags() {
                 // A member that waits says that it is leaving; another one may have told it about its log.
                 (_, true) if !sent.1 || self.leaving() => true,
@@ -284,7 +286,10 @@ impl Peers {
     ) -> Vec<Sighting> {
         let Some(peer) = self.connected.get_mut(id) else { return Vec::new() };
         peer.reports.flags = flags;
-        peer.reports.sightings.clone()
+        match peer.reports.sightings.as_slice() {
+            [] if peer.leaving() => vec![Sighting::default()],
+            sightings => sightings.to_vec(),
+        }
     }
 
     /// A peer's health, once reported.

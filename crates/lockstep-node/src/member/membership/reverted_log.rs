@@ -6,6 +6,12 @@
 //! This member compares the report with its disk as its process found it; or, if this process has sent the acks, with its
 //! present state.
 //!
+//! The own database is a witness, too. It gets only entries on the own disk, and its directory names the log that it has
+//! followed ([`crate::FollowedLog`]). If this member's log now ends before the database's position, or gives an incarnation
+//! again, the log was reverted. Two things are no proof. A database with the state of another member names no log until its
+//! own one has reached it. Under a weak commit policy a leader's database may have entries that a later leader has removed
+//! from the log.
+//!
 //! The consequence is the least one that is safe:
 //!
 //! - The others go on without this member, as a reporter says: the member gives up its log like a damaged one. Its process
@@ -17,9 +23,10 @@
 //!   and waits until the reporter has taken its vote and goes on.
 //! - This process has been Primary: it has voted and acknowledged with this log already. It says what was found, and goes on.
 
-use crate::wire::Evidence;
-use lockstep_core::ViewUuid;
+use crate::api::FollowedLog;
+use crate::wire::{Evidence, Sighting};
 use lockstep_core::raft::{Durable, Raft};
+use lockstep_core::{Gtid, Index, ViewUuid};
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -35,12 +42,22 @@ pub(in crate::member) struct RevertedLog {
     found: Option<Found>,
 }
 
-/// A report has proved that this member's log is reverted.
+/// A proof that this member's log is reverted.
 #[derive(Debug)]
 struct Found {
     why: String,
     /// This member supports the only other voter, which has reported.
     supports_reporter: bool,
+    by: Witness,
+}
+
+/// The witness of a proof.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Witness {
+    /// Another member.
+    Peer,
+    /// The own database. A log with the entries that it has ends at this index or later.
+    Database { reaches: Index },
 }
 
 /// The action of this member after a report.
@@ -109,19 +126,15 @@ impl RevertedLog {
         by: &str,
         evidence: &Evidence,
     ) -> Option<Consequence> {
-        let proof = self.judge(raft, evidence).map(|what| {
-            format!(
-                "this member's log went back in time, as {by} knows: {what}. Likely causes: a restored volume or snapshot, \
-                 or a disk cache that loses synced writes"
-            )
-        });
+        let proof = self.judge(raft, evidence).map(|what| text(by, &what));
         let is_new = self.found.is_none();
         let why = match &self.found {
             Some(found) => found.why.clone(),
             None => proof.clone()?,
         };
         if self.was_primary {
-            self.found.get_or_insert(Found { why: why.clone(), supports_reporter: false });
+            let by = Witness::Peer;
+            self.found.get_or_insert(Found { why: why.clone(), supports_reporter: false, by });
             return is_new.then_some(Consequence::Report(why));
         }
         // An operator has let this member go on alone meanwhile.
@@ -134,14 +147,58 @@ impl RevertedLog {
         // While it supports the other voter, only the others' going on counts. That support stays safe: all that it has
         // acknowledged since is on its disk.
         let supports = self.found.as_ref().is_some_and(|found| found.supports_reporter);
-        if proof.is_none() || supports || !is_new && !evidence.only_two_vote {
+        let by = self.found.as_ref().map_or(Witness::Peer, |found| found.by);
+        let is_witnessed = match by {
+            Witness::Peer => proof.is_some(),
+            // The reporter's own log may be reverted as well.
+            Witness::Database { reaches } => evidence.reporter.last_index >= reaches,
+        };
+        if !is_witnessed || supports || !is_new && !evidence.only_two_vote {
             return None;
         }
-        self.found = Some(Found { why: why.clone(), supports_reporter: evidence.only_two_vote });
+        self.found = Some(Found { why: why.clone(), supports_reporter: evidence.only_two_vote, by });
         Some(match evidence.only_two_vote {
             true => Consequence::SupportReporter(why),
             false => Consequence::Abstain(why),
         })
+    }
+
+    /// The own database's proof at the first connect of a process, for people: see the module's documentation. The caller
+    /// lets this member abstain. `position` is the database's. `None`: no proof, or none that is new.
+    pub(in crate::member) fn on_database(
+        &mut self,
+        raft: &Raft,
+        followed: &FollowedLog,
+        position: Gtid,
+    ) -> Option<String> {
+        if self.was_primary || self.found.is_some() || followed.member != raft.id() {
+            return None;
+        }
+        let tail = raft.tail_state();
+        let is_ahead = position.uuid == tail.history && position.seqno > tail.seqno;
+        let what = if is_ahead && raft.former_end().is_none() && !tail.policy.is_weak() {
+            Some(format!("it reached {position} with this log, which ends at seqno {}", tail.seqno))
+        } else {
+            let sighting = Sighting { incarnation: followed.incarnation, ..Sighting::default() };
+            self.judge(raft, &Evidence { sighting, ..Evidence::default() })
+        }?;
+        let why = text("its database", &what);
+        // Each seqno has an entry, but for those that weak policies leave out.
+        let lacks = match is_ahead && !tail.policy.is_weak() {
+            true => position.seqno.abs_diff(tail.seqno),
+            false => 0,
+        };
+        let reaches = raft.last_index().saturating_add(lacks);
+        let by = Witness::Database { reaches };
+        self.found = Some(Found { why: why.clone(), supports_reporter: false, by });
+        Some(why)
+    }
+
+    /// Whether the own database has proved it, and an operator cannot let this member go on alone with its log and data.
+    pub(in crate::member) fn lacks_entries_of_database(&self, raft: &Raft) -> bool {
+        let lacks =
+            |found: &Found| matches!(found.by, Witness::Database { reaches } if reaches > raft.last_index());
+        raft.distrusts_own_log() && self.found.as_ref().is_some_and(lacks)
     }
 
     /// Why this member takes no part with its log, if so.
@@ -153,4 +210,12 @@ impl RevertedLog {
     pub(in crate::member) fn notice(&self) -> Option<&str> {
         self.found.as_ref().filter(|_| self.was_primary).map(|found| found.why.as_str())
     }
+}
+
+/// The proof for people.
+fn text(by: &str, what: &str) -> String {
+    format!(
+        "this member's log went back in time, as {by} knows: {what}. Likely causes: a restored volume or snapshot, or a disk \
+         cache that loses synced writes"
+    )
 }

@@ -1,15 +1,20 @@
 //! A member's disk goes back in time.
 
-use crate::api::{ServerEnd, Tuning};
-use crate::member::harness::Lab;
+use crate::api::{ConnectArgs, FollowedLog, ServerEnd, Tuning};
+use crate::member::disks::Disk;
+use crate::member::harness::{Lab, args_at};
 use crate::member::membership::peers::EVIDENCE_SINCE;
+use crate::member::membership::reverted_log::Consequence;
 use crate::operator::Command;
-use lockstep_core::Gtid;
+use crate::wire::Evidence;
+use lockstep_core::policy::PolicyKind;
+use lockstep_core::raft::Durable;
+use lockstep_core::{Gtid, Uuid};
 
 const VOTER: usize = 2;
 
 /// A cluster, and the disk of its third member before some writes. All members have their writes.
-fn cluster(members: usize) -> (Lab, crate::member::disks::Disk) {
+fn cluster(members: usize) -> (Lab, Disk) {
     let mut lab = Lab::new(members, &Tuning::default());
     lab.run(1_000_000);
     let at = members - 1;
@@ -281,4 +286,167 @@ fn older_version_gets_no_evidence() {
     lab.boot(VOTER, old, 2);
     lab.run(3_000_000);
     assert!(lab.quarantined.is_empty(), "{:#?}", lab.lines);
+}
+
+/// The log alone is reverted. The database of member `at` was at the end of its log.
+fn boot_with_database(lab: &mut Lab, at: usize, old: Disk, database: (Gtid, FollowedLog)) {
+    let args = ConnectArgs { followed: Some(database.1), ..args_at(database.0) };
+    lab.boot_with(at, old, 2, args);
+}
+
+/// The position of a member's database that has all of its log, and the log that it has followed.
+fn database(lab: &Lab, at: usize) -> (Gtid, FollowedLog) {
+    let state = lab.nodes[at].member.ctx.raft.committed_state();
+    let followed = FollowedLog { member: lab.id(at), incarnation: 1 << 20 };
+    (Gtid { uuid: state.history, seqno: state.seqno }, followed)
+}
+
+/// n1 has the committed entries, and is lost. n2, which missed them, and n3, whose log forgot them, would be a majority.
+/// Only the database of n3 knows of them.
+#[test]
+fn database_proves_what_no_reached_member_knows() {
+    let (mut lab, old) = cluster(3);
+    lab.cut(1, true);
+    let write = lab.write(0);
+    lab.until("it is committed without n2", 5_000_000, |_| write.try_take().is_some());
+    lab.run(1_000_000);
+    let last = lab.nodes[0].member.ctx.raft.commit();
+    let database = database(&lab, VOTER);
+    lab.stop(0);
+    // n2 has forgotten the acks of n3 as well.
+    let disk = lab.nodes[1].disk.clone();
+    lab.boot(1, disk, 2);
+    lab.nodes[1].member.roster.disk_notes = Default::default();
+    boot_with_database(&mut lab, VOTER, old, database);
+    lab.run(10_000_000);
+    assert!(waits(&lab, VOTER), "{:#?}", lab.lines);
+    assert!(lab.logged("this member's log went back in time, as its database knows"), "{:#?}", lab.lines);
+    assert!(!lab.nodes[1].member.ctx.raft.is_leader(), "it lacks committed entries");
+    assert!(lab.quarantined.is_empty(), "nobody goes on without it");
+    let disk = lab.nodes[0].disk.clone();
+    lab.boot(0, disk, 2);
+    lab.until("n1 and n2 go on without it", 10_000_000, |lab| gives_up(lab, VOTER));
+    assert!(lab.nodes[0].member.ctx.raft.commit() > last);
+    let write = lab.write(0);
+    lab.until("the others go on", 5_000_000, |_| write.try_take().is_some());
+}
+
+/// As after a killed state transfer: the database is a donor's.
+#[test]
+fn database_of_another_log_is_no_proof() {
+    let (mut lab, old) = cluster(3);
+    let (position, followed) = database(&lab, VOTER);
+    lab.run(2_000_000);
+    (0..3).for_each(|at| lab.stop(at));
+    let other = FollowedLog { member: lab.id(0), ..followed };
+    boot_with_database(&mut lab, VOTER, old, (position, other));
+    lab.run(3_000_000);
+    assert!(!waits(&lab, VOTER) && !lab.logged("went back in time"), "{:#?}", lab.lines);
+    assert!(lab.logged("or the log is an older copy: the data do not count"), "{:#?}", lab.lines);
+}
+
+#[test]
+fn database_at_end_of_its_log_is_no_proof() {
+    let (mut lab, _) = cluster(3);
+    let (database, disk) = (database(&lab, VOTER), lab.nodes[VOTER].disk.clone());
+    boot_with_database(&mut lab, VOTER, disk, database);
+    let primary = |lab: &Lab| lab.nodes[VOTER].member.ctx.connection().is_primary();
+    lab.until("it is Primary", 10_000_000, primary);
+    lab.run(3_000_000);
+    assert!(lab.quarantined.is_empty() && !lab.logged("went back in time"), "{:#?}", lab.lines);
+}
+
+/// A leader under a weak policy delivers its own write-sets early, and a later leader may have removed them from its log.
+#[test]
+fn database_ahead_of_log_is_no_proof_under_weak_policy() {
+    let (mut lab, _) = cluster(3);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
+    lab.run(1_000_000);
+    let old = lab.nodes[VOTER].disk.clone();
+    let write = lab.write(0);
+    lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+    lab.run(1_000_000);
+    let database = database(&lab, VOTER);
+    (0..3).for_each(|at| lab.stop(at));
+    boot_with_database(&mut lab, VOTER, old, database);
+    lab.run(1_000_000);
+    assert!(!waits(&lab, VOTER), "{:#?}", lab.lines);
+}
+
+#[test]
+fn database_knows_of_reused_incarnation_under_each_policy() {
+    let (mut lab, _) = cluster(3);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
+    lab.run(1_000_000);
+    let (disk, database) = (lab.nodes[VOTER].disk.clone(), database(&lab, VOTER));
+    (0..3).for_each(|at| lab.stop(at));
+    lab.boot_with(VOTER, disk, 1, ConnectArgs { followed: Some(database.1), ..args_at(database.0) });
+    lab.run(1_000_000);
+    assert!(waits(&lab, VOTER) && lab.logged("has used the incarnation"), "{:#?}", lab.lines);
+}
+
+#[test]
+fn voter_of_two_helps_after_proof_by_its_database() {
+    let (mut lab, old) = cluster(2);
+    let database = database(&lab, 1);
+    lab.stop(1);
+    lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection().is_primary());
+    boot_with_database(&mut lab, 1, old, database);
+    assert!(lab.logged("as its database knows"), "{:#?}", lab.lines);
+    lab.until("it gives up its log", 10_000_000, |lab| gives_up(lab, 1));
+    assert_eq!(lab.voters(0), ["n1"], "it is demoted first");
+    assert!(lab.logged("serves no clients until n1 has taken its vote"), "{:#?}", lab.lines);
+    let write = lab.write(0);
+    lab.until("n1 goes on", 5_000_000, |_| write.try_take().is_some());
+}
+
+/// Both logs are reverted. n1 could lead with n2's vote, without the entries that n2's database has.
+#[test]
+fn voter_of_two_does_not_help_member_without_its_databases_entries() {
+    let (mut lab, old) = cluster(2);
+    let other = lab.nodes[0].disk.clone();
+    for _ in 0..5 {
+        let write = lab.write(0);
+        lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+    }
+    lab.run(2_000_000);
+    let database = database(&lab, 1);
+    (0..2).for_each(|at| lab.stop(at));
+    lab.boot(0, other, 2);
+    boot_with_database(&mut lab, 1, old, database);
+    lab.run(10_000_000);
+    assert!(!lab.nodes[0].member.ctx.raft.is_leader() && waits(&lab, 1), "{:#?}", lab.lines);
+    assert!(lab.quarantined.is_empty());
+    // The entries that the database has end here or later.
+    let member = &mut lab.nodes[1].member;
+    let tail = member.ctx.raft.tail_state();
+    let reaches = tail.index + database.0.seqno.abs_diff(tail.seqno);
+    for (last_index, supports) in [(reaches - 1, false), (reaches, true)] {
+        let reporter = Durable { last_index, ..Durable::default() };
+        let evidence = Evidence { reporter, only_two_vote: true, ..Evidence::default() };
+        let consequence = member.roster.reverted_log.on_report(&member.ctx.raft, "n1", &evidence);
+        let is_support = matches!(consequence, Some(Consequence::SupportReporter(_)));
+        assert_eq!(is_support, supports, "{consequence:?}");
+    }
+    let token = lab.command(1, Command::Bootstrap);
+    let answer = lab.answer(token);
+    assert!(!answer.ok && answer.text.contains("its data are ahead of it"), "{answer:?}");
+}
+
+#[test]
+fn only_voter_with_reverted_log_refuses_newer_data() {
+    let mut lab = Lab::new(1, &Tuning::default());
+    lab.run(1_000_000);
+    let old = lab.nodes[0].disk.clone();
+    let write = lab.write(0);
+    lab.until("it is committed", 5_000_000, |_| write.try_take().is_some());
+    let (position, followed) = database(&lab, 0);
+    lab.stop(0);
+    lab.boot(0, old, 2);
+    let member = &mut lab.nodes[0].member;
+    member.ctx.disconnected();
+    let args = ConnectArgs { followed: Some(followed), ..args_at(position) };
+    let error = member.connect(args, Uuid([0x99; 16]), Uuid([0x78; 16])).unwrap_err().to_string();
+    assert!(error.contains("move the lockstep.* files of all members away"), "{error}");
+    assert!(!member.ctx.raft.distrusts_own_log());
 }

@@ -1,6 +1,8 @@
 //! The states of a member from "not connected" to "Synced", and the views and notices that its server gets on the way.
 
-use crate::api::{Beginning, ConnectArgs, Delivery, FrontEnd, Level, NodeError, ViewInfo, ViewStatus};
+use crate::api::{
+    Beginning, ConnectArgs, Delivery, FollowedLog, FrontEnd, Level, NodeError, ViewInfo, ViewStatus,
+};
 use crate::effect::Effect;
 use crate::member::Member;
 use crate::member::admin::wait_report::disk_wait_report;
@@ -144,6 +146,11 @@ impl Member {
     /// the log has reached it. If no other member has a log, no member has the state either.
     fn compare_with_log(&mut self, args: &mut ConnectArgs) -> Result<(), NodeError> {
         args.position = in_present_history(&self.ctx, args.position);
+        let alone = self.ctx.raft.membership().voters().all(|id| id == self.ctx.me().id);
+        // A member that is the only voter abstains for nobody.
+        if !alone && let Some(followed) = &args.followed {
+            self.compare_with_followed_log(followed, args.position);
+        }
         let (position, tail) = (args.position, self.ctx.raft.tail_state());
         if !position.is_defined() || (position.uuid == tail.history && position.seqno <= tail.seqno) {
             return Ok(());
@@ -158,7 +165,6 @@ impl Member {
              elsewhere",
             tail.history, tail.seqno
         );
-        let alone = self.ctx.raft.membership().voters().all(|id| id == self.ctx.me().id);
         if (args.bootstrap || alone) && self.ctx.front_end() == FrontEnd::Device {
             return Err(NodeError::Refused(format!(
                 "{what}. Keep a copy of this directory. Start this member with the device.img and device.state that belong to \
@@ -168,17 +174,29 @@ impl Member {
         if args.bootstrap || alone {
             return Err(NodeError::Refused(format!(
                 "{what}. To found a cluster from these data, move the lockstep.* files of all members away and start \
-                 this one with --wsrep-new-cluster. To go on with the log, start a member whose data belong to it"
+                 this one with --wsrep-new-cluster. To go on with the log, start a member whose data belong to it. If the \
+                 log is an older copy, and other members run, move this member's lockstep.* files away, and start it without \
+                 --wsrep-new-cluster: it joins as a new member"
             )));
         }
-        // No proof of a reverted log, which would cost the vote. A member that is killed after a state transfer may have the
-        // donor's data and a log that has not caught up.
-        let text = format!(
-            "{what}, or the log is an older copy: the data do not count, and the state will be transferred"
-        );
-        self.ctx.log(Level::Warn, text);
+        if self.roster.reverted_log.waits(&self.ctx.raft).is_none() {
+            let text = format!(
+                "{what}, or the log is an older copy: the data do not count, and the state will be transferred"
+            );
+            self.ctx.log(Level::Warn, text);
+        }
         args.position = Gtid::UNDEFINED;
         Ok(())
+    }
+
+    /// Abstains if the database proves that the log was reverted: see [`crate::member::membership::reverted_log`].
+    fn compare_with_followed_log(&mut self, followed: &FollowedLog, position: Gtid) {
+        let raft = &self.ctx.raft;
+        let Some(why) = self.roster.reverted_log.on_database(raft, followed, position) else { return };
+        self.abstain(
+            &why,
+            "run lockstep bootstrap on a member whose log is whole. If there is none, found the cluster anew on the newest data",
+        );
     }
 
     /// Advances the connection state.

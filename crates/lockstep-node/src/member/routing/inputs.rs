@@ -411,14 +411,23 @@ impl Member {
                 format!("{why}. This member serves no clients until {by} has taken its vote")
             }
             Some(Consequence::Abstain(why)) => {
-                raft.abstain(now);
-                format!(
-                    "{why}. This member keeps its log, does not vote, and serves no clients. Start the other members: once \
-                     they go on without it, it returns as a new member. If they cannot, stop all members but the one with \
-                     the newest data, and run lockstep bootstrap there"
-                )
+                let remedy =
+                    "stop all members but the one with the newest data, and run lockstep bootstrap there";
+                return self.abstain(&why, remedy);
             }
         };
+        self.ctx.log(Level::Error, line);
+    }
+
+    /// Takes no part, because the log is reverted. `remedy`: what an operator does if the others cannot go on without this
+    /// member.
+    pub(in crate::member) fn abstain(&mut self, why: &str, remedy: &str) {
+        let now = self.ctx.now();
+        self.ctx.raft.abstain(now);
+        let line = format!(
+            "{why}. This member keeps its log, does not vote, and serves no clients. Start the other members: once they go on \
+             without it, it returns as a new member. If they cannot, {remedy}"
+        );
         self.ctx.log(Level::Error, line);
     }
 
@@ -512,6 +521,14 @@ impl Member {
         match command {
             Command::Hold => self.admin.barrier.begin(&mut self.ctx, token),
             Command::Release { hold } => self.admin.barrier.release(&mut self.ctx, token, hold),
+            Command::Bootstrap if self.roster.reverted_log.lacks_entries_of_database(&self.ctx.raft) => {
+                let text = "this member's log went back in time, and its data are ahead of it: give this command to a member \
+                            whose log is whole. If there is none, found the cluster anew on the newest data: stop all servers, \
+                            move their lockstep.* files away, and start the one with the newest data with \
+                            --wsrep-new-cluster";
+                let answer = Answer { ok: false, text: text.into(), seconds: 0.0, held: None };
+                self.ctx.emit(Effect::Answer { token, answer });
+            }
             Command::Bootstrap => self.roster.branches.begin(&mut self.ctx, token, fresh),
             Command::Switchover { .. } | Command::Remove { .. } | Command::Promote { .. } => {
                 self.admin.operator.take(self.ctx.now(), token, command);
