@@ -490,6 +490,57 @@ mod tests {
     }
 
     #[test]
+    fn transaction_in_no_file_is_known_after_a_takeover() {
+        let (dir, dir_behind) = (directory("unlogged"), directory("behind"));
+        let begun = |dir: &Path| {
+            let mut copy = Copy::open(dir, None).unwrap();
+            copy.is_whole = true;
+            copy.take(&first_chunk(0, 5, None)).unwrap();
+            copy
+        };
+        let (mut copy, mut behind) = (begun(&dir), begun(&dir_behind));
+        let end = end_of(&copy);
+        behind.take(&first_chunk(1, 1, end)).unwrap();
+        assert!(behind.library().is_none(), "a replica may be further than the new primary's files");
+        drop(behind);
+        // The new primary was built from a backup that has all of the copy.
+        let has: BinlogGtid = "0-10-5".parse().unwrap();
+        let mut events = EventWriter::at(4);
+        events.format_description(&FormatDescription {
+            timestamp: 7,
+            server_id: 11,
+            version: "10.11".into(),
+            created: 0,
+            checksum: Checksum::Crc32,
+        });
+        events.gtid_list(Stamp { timestamp: 7, server_id: 11 }, &[]);
+        let data = events.finish().unwrap().into();
+        let backup = Chunk { unlogged: vec![has], data, ..first_chunk(1, 1, end) };
+        assert_eq!(copy.take(&backup), Ok(Verdict::TakeOver));
+        let check = |copy: &mut Copy| {
+            let (generation, library) = copy.library().expect("it is served");
+            let replica = |state: &str| library.position_of(&state.parse().unwrap()).map(|start| start.state);
+            assert_eq!((generation, replica("0-10-5").unwrap().to_string()), (1, "0-10-5".into()));
+            let behind = replica("0-10-4").unwrap_err().to_string();
+            assert!(behind.contains("the events up to GTID 0-10-5 were purged"), "{behind}");
+            assert_eq!(copy.transactions().to_string(), "0-10-5");
+        };
+        check(&mut copy);
+        // Also after a restart.
+        copy.done = 3;
+        copy.sync().unwrap();
+        drop(copy);
+        let mut copy = Copy::open(&dir, Saved::load(&dir).unwrap().as_ref()).unwrap();
+        check(&mut copy);
+        let Begin::Copy(now) = copy.begin().unwrap() else { panic!("there is a copy") };
+        assert_eq!(now.unlogged, [has]);
+        drop(copy);
+        for dir in [dir, dir_behind] {
+            std::fs::remove_dir_all(&dir).unwrap();
+        }
+    }
+
+    #[test]
     fn saved_position_round_trips_and_other_text_is_refused() {
         let dir = std::env::temp_dir().join(format!("lockstep-ingest-saved-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
