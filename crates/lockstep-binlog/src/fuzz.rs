@@ -222,9 +222,11 @@ fn chunks() {
         origin: Origin::default(),
         at: place,
         after: Some((6, 900)),
+        unlogged: Vec::new(),
         data: b"events"[..].into(),
     };
-    let later = Chunk { generation: 3, origin: Origin::new(5), ..chunk.clone() };
+    let unlogged = vec![Gtid { domain: 1, server: 10, seqno: 3 }];
+    let later = Chunk { generation: 3, origin: Origin::new(5), unlogged, ..chunk.clone() };
     let test = |input: &[u8]| {
         let decoded = Chunk::decode(&bytes::Bytes::copy_from_slice(input));
         if let Ok(chunk) = &decoded {
@@ -239,8 +241,10 @@ fn chunks() {
 fn events_of_a_primary() {
     let test = |input: &[u8]| {
         let mut follower = Follower::of_file(FileName::parse("bin.000001").unwrap());
-        let mut scan =
-            SuccessorScan::new(StreamState::from_list(&[Gtid { domain: 1, server: 10, seqno: 3 }]));
+        let mut scan = SuccessorScan::new(
+            StreamState::from_list(&[Gtid { domain: 1, server: 10, seqno: 3 }]),
+            ReplicaState::default(),
+        );
         let (mut rest, mut steps) = (input, Vec::new());
         while let Ok(header) = Header::parse(rest) {
             let Some((event, after)) = rest.split_at_checked(header.length as usize) else { break };

@@ -141,6 +141,13 @@ impl StreamState {
         domain.servers.insert(gtid.server, gtid.seqno);
     }
 
+    /// Adds the GTID of an event group that came before all others of its domain.
+    pub fn precede(&mut self, gtid: Gtid) {
+        let domain =
+            self.0.entry(gtid.domain).or_insert_with(|| Domain { last: gtid, servers: BTreeMap::new() });
+        domain.servers.entry(gtid.server).or_insert(gtid.seqno);
+    }
+
     /// The last GTID of a domain.
     pub fn last(&self, domain: u32) -> Option<Gtid> {
         self.0.get(&domain).map(|d| d.last)
@@ -243,5 +250,12 @@ mod tests {
         assert_eq!(state.last(1), Some(gtid(10, 91)));
         assert_eq!(state.seqno_of(1, 11), Some(80));
         assert_eq!(state.to_replica().to_string(), "1-10-91");
+        // Of another server, of a server that goes on, and of another domain.
+        state.precede(gtid(9, 70));
+        state.precede(gtid(11, 60));
+        state.precede(Gtid { domain: 3, server: 4, seqno: 5 });
+        assert_eq!(state.to_string(), "1-9-70,1-11-80,1-10-91,3-4-5");
+        state.update(Gtid { domain: 3, server: 6, seqno: 6 });
+        assert_eq!(state.to_replica().to_string(), "1-10-91,3-6-6");
     }
 }

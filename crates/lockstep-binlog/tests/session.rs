@@ -386,7 +386,7 @@ fn impossible_starts_are_fatal_errors_that_name_both_sides() {
 #[test]
 fn replica_by_position_is_refused_after_another_primary() {
     let rig = Rig::new(3);
-    rig.writer.library().continue_another();
+    rig.writer.library().continue_another(&[]);
     let mut client = rig.client();
     client.dump("bin.000001", 4, 0, 9);
     let refused = error(&client.read());

@@ -6,6 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::codec::{DecodeError, Reader};
 use crate::event::{Checksum, MAGIC, kind, split};
+use crate::gtid::Gtid;
 
 /// The most bytes of a file in one chunk. Submissions of this size are ordered as they were submitted.
 pub const CHUNK_MAX: usize = 512 << 10;
@@ -17,6 +18,10 @@ const VERSION: u8 = 1;
 const HAS_AFTER: u8 = 1;
 /// Set if the chunk says which server it was copied from. Older versions did not.
 const HAS_ORIGIN: u8 = 2;
+/// Set if the chunk names transactions that no file of its server has.
+const HAS_UNLOGGED: u8 = 4;
+/// The most of them: one for each domain.
+pub(super) const UNLOGGED_MAX: usize = 4096;
 /// The longest name of a file without its number.
 const BASE_MAX: usize = 255;
 
@@ -141,6 +146,9 @@ pub struct Chunk {
     /// In a file's first chunk: number and end of the file before it, of the primary before if this is another one's first
     /// file. `None`: the copy begins with this file.
     pub after: Option<(u64, u64)>,
+    /// In the first chunk of a file of another primary: transactions of the copy so far that this primary has, although its
+    /// binlog does not name them. Each is the copy's last one of a domain.
+    pub unlogged: Vec<Gtid>,
     /// The bytes.
     pub data: Bytes,
 }
@@ -153,13 +161,18 @@ impl Chunk {
 
     /// The payload.
     pub fn encode(&self) -> Bytes {
-        let Chunk { generation, origin, at: Place { file, offset }, after, data } = self;
+        let Chunk { generation, origin, at: Place { file, offset }, after, unlogged, data } = self;
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let has_origin = *generation > 0 || origin.is_known();
         let mut out = BytesMut::with_capacity(64 + file.base.len() + data.len());
         out.put_slice(&CHUNK_MAGIC);
         out.put_u8(VERSION);
-        out.put_u8(flag(after.is_some(), HAS_AFTER) | flag(has_origin, HAS_ORIGIN));
+        let has_unlogged = !unlogged.is_empty();
+        out.put_u8(
+            flag(after.is_some(), HAS_AFTER)
+                | flag(has_origin, HAS_ORIGIN)
+                | flag(has_unlogged, HAS_UNLOGGED),
+        );
         if has_origin {
             out.put_u32_le(*generation);
             out.put_u64_le(origin.0);
@@ -171,6 +184,14 @@ impl Chunk {
         if let Some((number, end)) = after {
             out.put_u64_le(*number);
             out.put_u64_le(*end);
+        }
+        if has_unlogged {
+            out.put_u16_le(unlogged.len() as u16);
+        }
+        for Gtid { domain, server, seqno } in unlogged {
+            out.put_u32_le(*domain);
+            out.put_u32_le(*server);
+            out.put_u64_le(*seqno);
         }
         out.put_slice(data);
         out.freeze()
@@ -189,7 +210,7 @@ impl Chunk {
             return Err(DecodeError::Invalid("version: this program is too old"));
         }
         let flags = r.u8()?;
-        if flags & !(HAS_AFTER | HAS_ORIGIN) != 0 {
+        if flags & !(HAS_AFTER | HAS_ORIGIN | HAS_UNLOGGED) != 0 {
             return Err(DecodeError::Invalid("flag: this program is too old"));
         }
         let (generation, origin) =
@@ -202,6 +223,16 @@ impl Chunk {
         let file = FileName::new(base, r.u64()?)?;
         let offset = r.u64()?;
         let after = if flags & HAS_AFTER != 0 { Some((r.u64()?, r.u64()?)) } else { None };
+        let mut unlogged = Vec::new();
+        if flags & HAS_UNLOGGED != 0 {
+            let count = usize::from(r.u16()?);
+            if count == 0 || count > UNLOGGED_MAX {
+                return Err(DecodeError::Invalid("number of transactions"));
+            }
+            for _ in 0..count {
+                unlogged.push(Gtid { domain: r.u32()?, server: r.u32()?, seqno: r.u64()? });
+            }
+        }
         let data = payload.slice(payload.len() - r.remaining()..);
         if data.is_empty() || data.len() > CHUNK_MAX {
             return Err(DecodeError::Invalid("length"));
@@ -209,9 +240,12 @@ impl Chunk {
         if offset < MAGIC.len() as u64 || offset.checked_add(data.len() as u64).is_none() {
             return Err(DecodeError::Invalid("offset"));
         }
-        let chunk = Chunk { generation, origin, at: Place { file, offset }, after, data };
+        let chunk = Chunk { generation, origin, at: Place { file, offset }, after, unlogged, data };
         if chunk.after.is_some() && !chunk.begins_file() {
             return Err(DecodeError::Invalid("predecessor: only a file's first part has one"));
+        }
+        if !chunk.unlogged.is_empty() && (chunk.generation == 0 || !chunk.begins_file()) {
+            return Err(DecodeError::Invalid("list: only the first part of another primary's file has one"));
         }
         Ok(chunk)
     }
@@ -245,19 +279,35 @@ mod tests {
         ] {
             let data = Bytes::from_static(b"events");
             let at = Place { file: file.clone(), offset };
-            let chunk = Chunk { generation, origin: Origin(origin), at, after, data };
+            let unlogged: Vec<Gtid> = match (generation, after) {
+                (1, Some(_)) => {
+                    ["3-4-5", "4294967295-1-18446744073709551615"].map(|g| g.parse().unwrap()).into()
+                }
+                _ => Vec::new(),
+            };
+            let chunk = Chunk { generation, origin: Origin(origin), at, after, unlogged, data };
             let payload = chunk.encode();
             assert_eq!(Chunk::decode(&payload), Ok(chunk));
-            for cut in 0..payload.len() - b"events".len() + 1 {
+            for cut in 0..=payload.len() - b"events".len() {
                 assert!(Chunk::decode(&payload.slice(..cut)).is_err(), "{cut}");
             }
         }
         let at = Place { file, offset: 77 };
         let origin = Origin::default();
-        let wrong = Chunk { generation: 0, origin, at, after: Some((6, 9)), data: Bytes::from_static(b"e") };
+        let (unlogged, data) = (Vec::new(), Bytes::from_static(b"e"));
+        let wrong = Chunk { generation: 0, origin, at, after: Some((6, 9)), unlogged, data };
         assert!(Chunk::decode(&wrong.encode()).is_err(), "a predecessor in the middle of a file");
         let wrong = Chunk { generation: 1, after: None, ..wrong };
         assert!(Chunk::decode(&wrong.encode()).is_err(), "another primary without an origin");
+        let unlogged = vec![Gtid { domain: 3, server: 4, seqno: 5 }];
+        let wrong = Chunk { origin: Origin(5), unlogged, ..wrong };
+        assert!(Chunk::decode(&wrong.encode()).is_err(), "a list in the middle of a file");
+        let at = Place { offset: 4, ..wrong.at.clone() };
+        let wrong = Chunk { generation: 0, at: at.clone(), ..wrong };
+        assert!(Chunk::decode(&wrong.encode()).is_err(), "a list of the first primary");
+        let many = vec![wrong.unlogged[0]; UNLOGGED_MAX + 1];
+        let wrong = Chunk { generation: 1, unlogged: many, ..wrong };
+        assert!(Chunk::decode(&wrong.encode()).is_err(), "a long list");
     }
 
     #[test]

@@ -99,7 +99,8 @@ mod tests {
     fn chunk(number: u64, offset: u64, len: usize, after: Option<(u64, u64)>) -> Chunk {
         let file = FileName::new("bin", number).unwrap();
         let origin = Origin::new(1);
-        Chunk { generation: 0, origin, at: Place { file, offset }, after, data: vec![7; len].into() }
+        let (unlogged, data) = (Vec::new(), vec![7; len].into());
+        Chunk { generation: 0, origin, at: Place { file, offset }, after, unlogged, data }
     }
 
     fn judged(chunks: &[Chunk]) -> (Vec<Verdict>, String) {
@@ -150,7 +151,7 @@ mod tests {
         let file = FileName::new("other", 2).unwrap();
         let at = Place { file, offset: 4 };
         let data = Bytes::from_static(b"x");
-        let other = Chunk { generation: 0, origin: Origin::new(1), at, after: Some((1, 100)), data };
+        let other = Chunk { at, after: Some((1, 100)), data, ..chunk(2, 4, 1, None) };
         assert_eq!(end.judge(&other), Verdict::Gap);
     }
 

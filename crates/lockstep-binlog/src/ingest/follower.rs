@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use super::chunk::{CHUNK_MAX, Chunk, FileName, Origin, Place};
 use crate::codec::DecodeError;
 use crate::event::{Checksum, FormatDescription, Group, GtidList, Header, MAGIC, Rotate, flag, kind, split};
+use crate::gtid::Gtid;
 
 /// Why the events cannot be copied.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +61,13 @@ impl fmt::Display for FollowError {
                  from before that must be purged there before the copy begins"
             ),
             Self::TooLong(file) => {
-                write!(f, "{file} is longer than 4 GiB, the limit of the protocol's positions")
+                write!(
+                    f,
+                    "{file} is longer than 4 GiB, which positions in requests for a binlog do not reach: the copy cannot go on. Set \
+                     rpl_semi_sync_master_enabled=OFF on the primary to let commits go on without a durable acknowledgement. \
+                     Then FLUSH BINARY LOGS, PURGE BINARY LOGS up to the next file, and start a new group with empty \
+                     directories. Keep max_binlog_size and the largest transaction below 4 GiB together: a transaction is not split"
+                )
             }
             Self::Encrypted(place) => {
                 write!(
@@ -91,6 +98,8 @@ pub struct Follower {
     expected: VecDeque<Bytes>,
     /// The predecessor of a file that begins.
     after: Option<(u64, u64)>,
+    /// See [`Chunk::unlogged`].
+    unlogged: Vec<Gtid>,
     /// Events of a file that begins, until its first chunk is cut.
     begun: Option<u32>,
     /// The event group at `place`.
@@ -112,6 +121,7 @@ impl Follower {
             known: None,
             expected: VecDeque::new(),
             after: None,
+            unlogged: Vec::new(),
             begun: Some(0),
             group: Group::default(),
             bytes: BytesMut::new(),
@@ -144,6 +154,12 @@ impl Follower {
             group,
             ..follower
         }
+    }
+
+    /// The primary has these transactions, although its binlog does not name them: see [`Chunk::unlogged`].
+    #[must_use]
+    pub fn with_unlogged(self, unlogged: Vec<Gtid>) -> Follower {
+        Follower { unlogged, ..self }
     }
 
     /// Which primary of the group it is: see [`Chunk::generation`].
@@ -276,13 +292,19 @@ impl Follower {
         let data = self.bytes.split().freeze();
         let offset = self.place.offset - data.len() as u64;
         let at = Place { file: self.place.file.clone(), offset };
-        self.chunks.push(Chunk {
+        let mut chunk = Chunk {
             generation: self.generation,
             origin: self.origin,
             at,
             after: self.after.take(),
+            unlogged: Vec::new(),
             data,
-        });
+        };
+        // Of each file, since a member may begin with any.
+        if chunk.begins_file() {
+            chunk.unlogged.clone_from(&self.unlogged);
+        }
+        self.chunks.push(chunk);
     }
 
     /// The bytes that wait to become a chunk.
@@ -309,7 +331,7 @@ fn is_artificial(header: &Header) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{EventWriter, FormatDescription, Stamp, artificial_rotate};
+    use crate::event::{EventWriter, FormatDescription, HEADER_LEN, Stamp, artificial_rotate};
 
     const STAMP: Stamp = Stamp { timestamp: 7, server_id: 10 };
 
@@ -396,13 +418,41 @@ mod tests {
     }
 
     #[test]
+    fn file_beyond_4_gib_is_refused_with_a_way_out() {
+        let event = |end: u64| {
+            let mut writer = EventWriter::at(4);
+            writer.event(STAMP, kind::TABLE_MAP, 0, &[&[7; 100 - HEADER_LEN - 4]]);
+            assert_eq!(writer.position(), 104);
+            let mut event = writer.finish().unwrap();
+            event[13..17].copy_from_slice(&(end as u32).to_le_bytes());
+            crate::event::tests::repair(&mut event);
+            event
+        };
+        let limit = u64::from(u32::MAX);
+        let (known, begin) = (event(limit - 100).into(), at(1, limit - 200));
+        let mut follower = Follower::after_event(0, Origin::new(5), begin, known, Group::default());
+        follow(&mut follower, &[event(limit - 100), event(limit)]);
+        let refused = follower.take(&event(limit + 100)).unwrap_err();
+        assert_eq!(refused, FollowError::TooLong(name(1)));
+        let text = refused.to_string();
+        assert!(text.contains("PURGE BINARY LOGS") && text.contains("max_binlog_size"), "{text}");
+    }
+
+    #[test]
     fn first_chunk_of_another_primary_names_the_copys_end() {
         let events = events(&[100, CHUNK_MAX]);
-        let mut follower = Follower::taking_over(name(4), 3, (9, 500));
+        let unlogged: Vec<Gtid> = vec!["3-4-5".parse().unwrap()];
+        let mut follower = Follower::taking_over(name(4), 3, (9, 500)).with_unlogged(unlogged.clone());
         follow(&mut follower, &events);
         let chunks = follower.chunks();
         let found: Vec<_> = chunks.iter().map(|chunk| (chunk.generation, chunk.after)).collect();
         assert_eq!(found, [(3, Some((9, 500))), (3, None), (3, None)]);
+        // The first chunk of each file names the transactions that no file has.
+        let named = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.unlogged.len()).collect::<Vec<_>>();
+        assert_eq!((named(&chunks), &chunks[0].unlogged), (vec![1, 0, 0], &unlogged));
+        follower.take(&rotate(5, 4)).unwrap();
+        follow(&mut follower, &events);
+        assert_eq!(named(&follower.chunks()), [1, 0, 0]);
         assert!(chunks[0].begins_file() && chunks[0].at.file == name(4));
         let origin = Origin::of(&events[0]).unwrap();
         assert!(chunks.iter().all(|chunk| chunk.origin == origin));

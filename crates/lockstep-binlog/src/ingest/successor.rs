@@ -1,8 +1,12 @@
 //! Whether the binlog of another primary continues a copy.
 //!
-//! The files are others, so transactions are compared by their GTIDs. In each domain the new primary must have the copy's
-//! last transaction, and before it none that the copy does not have. Then the copy is what the new primary has replicated,
-//! perhaps without the end. A server that left out transactions before the last one, by a filter or on request, is not noticed.
+//! The files are others, so transactions are compared by their GTIDs, each domain for itself: a parallel replica orders
+//! domains differently. In each domain the new primary must have the copy's last transaction, and before it none that the
+//! copy does not have. Then the copy is what the new primary has replicated, perhaps without the end. A server that left out
+//! transactions before the last one, by a filter or on request, is not noticed.
+//!
+//! A server that was built from a backup has a domain in no binlog file if nothing was written there since. As a stock primary
+//! does for its replicas, [`SuccessorScan::end`] then believes its `gtid_slave_pos`, if that is the copy's last transaction.
 //!
 //! A server whose data differ is refused: one that was never told of an acknowledged transaction, and a former primary
 //! that has transactions which were never acknowledged.
@@ -11,6 +15,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use super::chunk::UNLOGGED_MAX;
 use crate::codec::DecodeError;
 use crate::event::{Checksum, FormatDescription, Group, GtidList, flag, kind, split};
 use crate::gtid::{Gtid, ReplicaState, StreamState};
@@ -29,6 +34,15 @@ pub enum SuccessorError {
         /// The copy's last one of this domain.
         last: Gtid,
     },
+    /// Its binlog ends without the copy's last transaction of a domain.
+    Missing {
+        /// The transaction.
+        last: Gtid,
+        /// The last one of this domain in its binlog that the copy has.
+        logged: Option<Gtid>,
+        /// The last one of this domain that the server has applied as a replica.
+        applied: Option<Gtid>,
+    },
 }
 
 impl fmt::Display for SuccessorError {
@@ -42,6 +56,17 @@ impl fmt::Display for SuccessorError {
                 f,
                 "transaction {gtid} comes before {last} there, and this copy does not have it: it was never acknowledged"
             ),
+            Self::Missing { last, logged, applied } => {
+                let text = |gtid: &Option<Gtid>| gtid.map_or("nothing".to_owned(), |gtid| gtid.to_string());
+                write!(
+                    f,
+                    "in domain {} this copy ends with {last}, its binlog with {}, and its gtid_slave_pos with {}. Promote a \
+                     server that has {last}, and that has had log_slave_updates=ON",
+                    last.domain,
+                    text(logged),
+                    text(applied)
+                )
+            }
         }
     }
 }
@@ -66,15 +91,30 @@ pub struct SuccessorScan {
     copy: StreamState,
     /// The copy's last transactions that have not appeared yet. `None` before the file's Gtid_list.
     missing: Option<ReplicaState>,
+    /// The last transactions that the server has applied as a replica: its `gtid_slave_pos` before the first event.
+    applied: ReplicaState,
+    /// In each domain, the last transaction that the binlog names and the copy has.
+    logged: ReplicaState,
+    /// In domains of which `logged` has none: the first transaction that the copy does not have. It may be the server's own
+    /// after all that the copy has.
+    own: ReplicaState,
     /// The events that begin the first file.
     begin: Vec<Bytes>,
     group: Group,
 }
 
 impl SuccessorScan {
-    /// Begins a file, for a copy with these transactions.
-    pub fn new(copy: StreamState) -> SuccessorScan {
-        SuccessorScan { copy, missing: None, begin: Vec::new(), group: Group::default() }
+    /// Begins a file, for a copy with these transactions. `applied` is the server's `gtid_slave_pos`, read before.
+    pub fn new(copy: StreamState, applied: ReplicaState) -> SuccessorScan {
+        SuccessorScan {
+            copy,
+            missing: None,
+            applied,
+            logged: ReplicaState::default(),
+            own: ReplicaState::default(),
+            begin: Vec::new(),
+            group: Group::default(),
+        }
     }
 
     /// The events that begin the first file: a later connection must read the same ones.
@@ -82,12 +122,28 @@ impl SuccessorScan {
         &self.begin
     }
 
-    /// The first of the copy's last transactions that has not appeared yet.
-    pub fn missing(&self) -> Option<Gtid> {
-        match &self.missing {
-            None => self.copy.lasts().next(),
-            Some(missing) => missing.iter().next(),
+    /// The binlog has ended. Returns those of the copy's last transactions that the server has, although its binlog names
+    /// none of their domains that the copy has.
+    ///
+    /// # Errors
+    /// [`SuccessorError`]: the primary cannot take over.
+    pub fn end(&self) -> Result<Vec<Gtid>, SuccessorError> {
+        // Each file has a Gtid_list.
+        let missing = self.missing.as_ref().ok_or(SuccessorError::Damaged(DecodeError::Short))?;
+        let mut unlogged = Vec::new();
+        for last in missing.iter() {
+            if !self.may_be_unlogged(last) || unlogged.len() == UNLOGGED_MAX {
+                let (logged, applied) = (self.logged.get(last.domain), self.applied.get(last.domain));
+                return Err(SuccessorError::Missing { last, logged, applied });
+            }
+            unlogged.push(last);
         }
+        Ok(unlogged)
+    }
+
+    /// Whether the server may have applied this transaction before its binlog began.
+    fn may_be_unlogged(&self, last: Gtid) -> bool {
+        self.logged.get(last.domain).is_none() && self.applied.get(last.domain) == Some(last)
     }
 
     /// Passes the next event as the primary sends it.
@@ -133,6 +189,7 @@ impl SuccessorScan {
         }
         let mut missing = self.copy.to_replica();
         for gtid in before {
+            self.logged.set(*gtid);
             if missing.get(gtid.domain) == Some(*gtid) {
                 missing.remove(gtid.domain);
             }
@@ -142,11 +199,23 @@ impl SuccessorScan {
 
     fn transaction(&mut self, gtid: Gtid) -> Result<Continues, SuccessorError> {
         let Some(mut missing) = self.missing.take() else { return Ok(Continues::Maybe) };
-        let last = missing.get(gtid.domain);
-        match last {
-            Some(last) if gtid == last => missing.remove(gtid.domain),
-            Some(last) if !self.has(gtid) => return Err(SuccessorError::NotCopied { gtid, last }),
-            _ => {}
+        if let Some(last) = missing.get(gtid.domain) {
+            let own = self.own.get(gtid.domain);
+            if self.has(gtid) {
+                if let Some(gtid) = own {
+                    return Err(SuccessorError::NotCopied { gtid, last });
+                }
+                self.logged.set(gtid);
+            } else if own.is_none() {
+                // A replica counts on behind the last transaction.
+                if !self.may_be_unlogged(last) || gtid.seqno <= last.seqno {
+                    return Err(SuccessorError::NotCopied { gtid, last });
+                }
+                self.own.set(gtid);
+            }
+            if gtid == last {
+                missing.remove(gtid.domain);
+            }
         }
         Ok(self.continues(missing))
     }
@@ -205,7 +274,17 @@ mod tests {
     }
 
     fn scan(copy: &str, files: &[Vec<Vec<u8>>]) -> (SuccessorScan, Result<Continues, SuccessorError>) {
-        let mut scan = SuccessorScan::new(StreamState::from_list(&gtids(copy)));
+        scan_applied(copy, "", files)
+    }
+
+    /// As [`scan`], of a server with this `gtid_slave_pos`.
+    fn scan_applied(
+        copy: &str,
+        applied: &str,
+        files: &[Vec<Vec<u8>>],
+    ) -> (SuccessorScan, Result<Continues, SuccessorError>) {
+        let copy = StreamState::from_list(&gtids(copy));
+        let mut scan = SuccessorScan::new(copy, applied.parse().unwrap());
         scan.pass(&heartbeat(12, "bin.000001", 4, Checksum::Crc32)).unwrap();
         for event in files.iter().flatten() {
             match scan.pass(event) {
@@ -228,12 +307,77 @@ mod tests {
         assert_eq!(result("0-1-9 3-4-5", "0-1-9", "0-2-10 3-4-5"), Ok(Continues::Yes));
         // A copy without a transaction.
         assert_eq!(result("", "", "0-2-1"), Ok(Continues::Yes));
-        let (missing, end) = scan("0-1-9 3-4-5", &[file("0-1-5", "0-1-9", Checksum::Crc32)]);
-        assert_eq!((end, missing.missing()), (Ok(Continues::Maybe), Some(gtid("3-4-5"))));
-        assert_eq!(
-            SuccessorScan::new(StreamState::from_list(&gtids("0-1-9"))).missing(),
-            Some(gtid("0-1-9"))
-        );
+        let (missing, result) = scan("0-1-9 3-4-5", &[file("0-1-5", "0-1-9", Checksum::Crc32)]);
+        assert_eq!(result, Ok(Continues::Maybe));
+        let (last, logged, applied) = (gtid("3-4-5"), None, None);
+        assert_eq!(missing.end(), Err(SuccessorError::Missing { last, logged, applied }));
+        // Not even a Gtid_list.
+        let (empty, _) = scan("0-1-9", &[]);
+        assert_eq!(empty.end(), Err(SuccessorError::Damaged(DecodeError::Short)));
+    }
+
+    #[test]
+    fn order_between_domains_is_free() {
+        let copy = "0-1-7 3-1-4 0-1-8 3-1-5 0-1-9";
+        for transactions in [
+            "0-1-7 0-1-8 0-1-9 3-1-4 3-1-5",
+            "3-1-4 3-1-5 0-1-7 0-1-8 0-1-9",
+            "3-1-4 0-1-7 0-1-8 3-1-5 0-1-9 0-2-10",
+            // Own ones of one domain before the last copied one of the other.
+            "0-1-7 0-1-8 0-1-9 0-2-10 3-1-4 3-1-5 3-2-6",
+        ] {
+            assert_eq!(result(copy, "0-1-6 3-1-3", transactions), Ok(Continues::Yes), "{transactions}");
+        }
+        // The file's begin is after a part of one domain, and before all of the other.
+        assert_eq!(result(copy, "0-1-9", "3-1-4 3-1-5"), Ok(Continues::Yes));
+        // Within a domain, nothing of its own may come before.
+        let refused = result(copy, "0-1-6 3-1-3", "0-1-7 0-1-8 0-1-9 3-1-4 3-2-6 3-1-5").unwrap_err();
+        assert_eq!(refused, SuccessorError::NotCopied { gtid: gtid("3-2-6"), last: gtid("3-1-5") });
+        // One domain is missing at its end.
+        let (scan, result) = scan(copy, &[file("0-1-6 3-1-3", "3-1-4 0-1-7 0-1-8 0-1-9", Checksum::Crc32)]);
+        assert_eq!(result, Ok(Continues::Maybe));
+        let refused = scan.end().unwrap_err().to_string();
+        let expected = "in domain 3 this copy ends with 3-1-5, its binlog with 3-1-4, and its gtid_slave_pos with nothing.";
+        assert!(refused.starts_with(expected), "{refused}");
+    }
+
+    #[test]
+    fn domain_of_a_backup_counts_if_nothing_was_logged_since() {
+        let end = |applied: &str, before: &str, transactions: &str| {
+            let files = [file(before, transactions, Checksum::Crc32)];
+            let (scan, result) = scan_applied("0-1-9 3-4-5", applied, &files);
+            result.and_then(|continues| match continues {
+                Continues::Maybe => scan.end(),
+                other => panic!("{other:?}"),
+            })
+        };
+        let unlogged = |gtid: &str| Ok(gtids(gtid));
+        assert_eq!(end("0-1-9,3-4-5", "", "0-1-8 0-1-9"), unlogged("3-4-5"));
+        assert_eq!(end("0-1-9,3-4-5", "", ""), unlogged("0-1-9 3-4-5"));
+        // It has written already.
+        assert_eq!(end("0-1-9,3-4-5", "", "3-2-6 0-1-9 0-2-10 3-2-7"), unlogged("3-4-5"));
+        let (last, three) = (gtid("3-4-5"), |text: &str| Some(gtid(text)));
+        for (applied, transactions, logged) in [
+            // It is behind, ahead, or has another history.
+            ("3-4-4", "0-1-9", None),
+            ("3-4-6", "0-1-9", None),
+            ("3-7-5", "0-1-9", None),
+            ("0-1-9", "0-1-9", None),
+            // It has logged one of them, and not the last one: log_slave_updates was off for a while.
+            ("3-4-5", "3-4-4 0-1-9", three("3-4-4")),
+        ] {
+            let applied_gtid = applied.parse::<ReplicaState>().unwrap().get(3);
+            let missing = SuccessorError::Missing { last, logged, applied: applied_gtid };
+            assert_eq!(end(applied, "", transactions), Err(missing), "{applied} {transactions}");
+        }
+        // Its list names one before the last.
+        let missing = SuccessorError::Missing { last, logged: three("3-4-4"), applied: three("3-4-5") };
+        assert_eq!(end("3-4-5", "3-4-4", "0-1-9"), Err(missing));
+        // Own ones before others of the copy, or with a number that the copy has passed.
+        let own = |gtid| Err(SuccessorError::NotCopied { gtid, last });
+        assert_eq!(end("3-4-5", "", "3-2-6 3-4-4 0-1-9"), own(gtid("3-2-6")));
+        assert_eq!(end("3-4-5", "", "3-2-6 3-2-7 3-4-5 0-1-9"), own(gtid("3-2-6")));
+        assert_eq!(end("3-4-5", "", "3-2-4 0-1-9"), own(gtid("3-2-4")));
     }
 
     #[test]

@@ -87,6 +87,8 @@ struct State {
     covered: BTreeMap<u32, Gtid>,
     /// See [`Library::continue_another`].
     continues_another: bool,
+    /// See [`Library::continue_another`].
+    unlogged: Vec<Gtid>,
     closed: bool,
     readers: BTreeMap<u64, ReaderEntry>,
     next_reader: u64,
@@ -281,8 +283,27 @@ impl Library {
 
     /// The files go on where another server's ended. A replica of that one may be further back than the first file, although
     /// no Gtid_list says so: its server may have begun with a backup. And the other server's positions mean nothing here.
-    pub fn continue_another(&self) {
-        self.lock().continues_another = true;
+    ///
+    /// `unlogged` are transactions that came before all files, and that no Gtid_list names.
+    pub fn continue_another(&self, unlogged: &[Gtid]) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        state.continues_another = true;
+        state.unlogged = unlogged.to_vec();
+        let marks = state.files.iter_mut().flat_map(|file| &mut file.marks).map(|mark| &mut mark.state);
+        for stream in marks.chain([&mut state.stream]) {
+            unlogged.iter().for_each(|gtid| stream.precede(*gtid));
+        }
+        for file in &mut state.files {
+            unlogged.iter().for_each(|gtid| file.before.precede(*gtid));
+        }
+    }
+
+    /// The state of the stream before a file with this Gtid_list.
+    fn before_file(&self, list: &[Gtid]) -> StreamState {
+        let mut before = StreamState::from_list(list);
+        self.lock().unlogged.iter().for_each(|gtid| before.precede(*gtid));
+        before
     }
 
     /// Whether [`Library::continue_another`] was called.

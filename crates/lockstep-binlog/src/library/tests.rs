@@ -126,7 +126,7 @@ fn replica_behind_new_primarys_files_is_refused() {
     let library = writer.library().clone();
     let rest = |from: &str| received(&library, from);
     assert_eq!(rest("1-10-30").unwrap().len(), 3, "a hole, as far as the files tell");
-    library.continue_another();
+    library.continue_another(&[]);
     for behind in ["1-10-30", "1-10-49", "7-10-1", ""] {
         let error = rest(behind).unwrap_err();
         assert!(error.contains("the first event of its domain is 1-10-51"), "{behind}: {error}");
@@ -138,6 +138,36 @@ fn replica_behind_new_primarys_files_is_refused() {
     append(&mut writer, gtid(10, 53));
     assert_eq!(rest("1-10-52,7-10-1").unwrap(), ["1-10-53"]);
     assert!(rest("1-10-30,7-10-1").is_err());
+}
+
+#[test]
+fn transaction_before_all_files_counts_as_copied() {
+    let folder = Folder::new();
+    let mut writer = folder.begun();
+    append(&mut writer, gtid(10, 51));
+    let (last, next) = ("7-4-5".parse().unwrap(), Gtid { domain: 7, server: 10, seqno: 6 });
+    let library = writer.library().clone();
+    let rest = |from: &str| received(&library, from);
+    assert_eq!(rest("1-10-51,7-4-4").unwrap().len(), 0, "the stream does not have this domain");
+    library.continue_another(&[last]);
+    assert_eq!(library.state_at_end().to_string(), "1-10-51,7-4-5");
+    let refused = |from: &str, why: &str| {
+        let error = rest(from).unwrap_err();
+        assert!(error.contains(why), "{from}: {error}");
+    };
+    for behind in ["1-10-51,7-4-4", "1-10-51"] {
+        refused(behind, "the events up to GTID 7-4-5 were purged");
+    }
+    refused("1-10-51,7-4-6", "this stream ends at 7-4-5");
+    refused("1-10-51,7-5-5", "another history");
+    assert_eq!(rest("1-10-51,7-4-5").unwrap().len(), 0);
+    assert_eq!(rest("1-10-50,7-4-5").unwrap(), ["1-10-51"]);
+    // The domain goes on.
+    append(&mut writer, next);
+    assert_eq!(library.state_at_end().to_replica().to_string(), "1-10-51,7-10-6");
+    assert_eq!(rest("1-10-51,7-4-5").unwrap(), ["7-10-6"]);
+    refused("1-10-51,7-4-6", "another history");
+    assert_eq!(rest("1-10-51,7-10-6").unwrap().len(), 0);
 }
 
 #[test]

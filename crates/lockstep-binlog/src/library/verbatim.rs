@@ -235,6 +235,14 @@ impl VerbatimWriter {
         })
     }
 
+    /// The files go on where another server's ended: see [`Library::continue_another`].
+    pub fn continue_another(&mut self, unlogged: &[Gtid]) {
+        self.library.continue_another(unlogged);
+        if let Some(current) = &mut self.current {
+            unlogged.iter().for_each(|gtid| current.stream.precede(*gtid));
+        }
+    }
+
     /// The files for readers.
     pub fn library(&self) -> &Library {
         &self.library
@@ -355,7 +363,7 @@ impl VerbatimWriter {
         let progress =
             events.pass(rest).map_err(|why| LibraryError::Damaged { file: path, offset: header_end, why })?;
         (current.file, current.events) = (Some(file), events);
-        let before = StreamState::from_list(&list.gtids);
+        let before = self.library.before_file(&list.gtids);
         current.stream.clone_from(&before);
         progress.groups.iter().for_each(|(gtid, _)| current.stream.update(*gtid));
         let entry = FileEntry {

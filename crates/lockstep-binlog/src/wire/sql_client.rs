@@ -63,7 +63,7 @@ impl ClientTls {
             roots.add(certificate).map_err(|e| unusable(&e))?;
         }
         let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])
+            .with_protocol_versions(super::tls::VERSIONS)
             .map_err(|e| unusable(&e))?
             .with_root_certificates(roots)
             .with_no_client_auth();

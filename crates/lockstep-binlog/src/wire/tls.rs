@@ -1,4 +1,4 @@
-//! TLS for consumers: one connection's encryption.
+//! TLS for consumers: one connection's encryption. Members speak TLS 1.3 only, but clients of a database may be old.
 //!
 //! A client asks for it after the greeting: it sends the first 32 bytes of its reply, then the TLS handshake, and then the
 //! whole reply.
@@ -6,10 +6,22 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-use lockstep_net::tls::acceptor::TlsAcceptor;
-use rustls::ServerConnection;
+use lockstep_net::tls::acceptor::{AcceptorError, AcceptorFiles, TlsAcceptor};
+use rustls::{ServerConnection, SupportedProtocolVersion};
 
 use super::packet::Decoder;
+
+/// The versions of TLS that are spoken with consumers and with database servers.
+pub(super) static VERSIONS: &[&SupportedProtocolVersion] =
+    &[&rustls::version::TLS13, &rustls::version::TLS12];
+
+/// Reads the files of the certificate that consumers see.
+///
+/// # Errors
+/// [`AcceptorError`] if one cannot be used.
+pub fn acceptor(files: AcceptorFiles) -> Result<TlsAcceptor, AcceptorError> {
+    TlsAcceptor::load_for(files, VERSIONS)
+}
 
 /// The encryption of one connection. The caller reads from the socket.
 pub(super) struct Session {

@@ -3,14 +3,19 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockstep_binlog::event::{Checksum, EventWriter, FormatDescription, Group, Stamp};
 use lockstep_binlog::library::{Step, Visibility};
 use lockstep_binlog::wire::session::Settings;
-use lockstep_binlog::wire::{Accounts, Server as BinlogServer, ServerConfig as BinlogConfig};
+use lockstep_binlog::wire::sql_client::{ClientTls, SqlClient, Target};
+use lockstep_binlog::wire::{
+    Accounts, Server as BinlogServer, ServerConfig as BinlogConfig, TlsAcceptor, TlsFiles, tls,
+};
 use lockstep_binlog::{Library, StreamState, Writer};
 use lockstep_local::{Installation, Server, ServerConfig, find_program, free_ports, run_to_end};
+use rcgen::{CertificateParams, Issuer, KeyPair};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SERVER_ID: u32 = 77;
@@ -150,13 +155,15 @@ impl Lab {
 }
 
 fn serve(library: &Library, port: u16) -> BinlogServer {
+    serve_with(library, port, None)
+}
+
+fn serve_with(library: &Library, port: u16, tls: Option<TlsAcceptor>) -> BinlogServer {
     let settings = Settings { server_id: SERVER_ID, domain: 3, ..Settings::default() };
     let accounts = Accounts::parse("repl secret").unwrap();
-    BinlogServer::start(
-        BinlogConfig::new((Ipv4Addr::LOCALHOST, port).into(), settings, accounts),
-        library.clone(),
-    )
-    .unwrap()
+    let mut config = BinlogConfig::new((Ipv4Addr::LOCALHOST, port).into(), settings, accounts);
+    (config.require_tls, config.tls) = (tls.is_some(), tls.map(Arc::new));
+    BinlogServer::start(config, library.clone()).unwrap()
 }
 
 fn mariadb_binlog(address: SocketAddr, arguments: &[&str], folder: &Path) -> String {
@@ -213,6 +220,78 @@ fn mariadb_binlog_fetches_files_byte_for_byte() {
     let (remote, local) = (positions(&remote), positions(&local));
     assert!(remote.len() > 10);
     assert_eq!(remote[remote.len() - 10..], local[local.len() - 10..]);
+}
+
+/// Makes a certificate for this machine, which servers may read. Its authority is `ca.pem` beside it.
+fn certificate(lab: &Lab) -> TlsFiles {
+    let folder = lab.root.join("tls");
+    lab.install.make_dir(&folder, 0o755).unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        lab.install.give(&path).unwrap();
+        path
+    };
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    // OpenSSL takes a certificate whose issuer has its own name for a self-signed one.
+    params.distinguished_name.push(rcgen::DnType::CommonName, "authority");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    write("ca.pem", params.self_signed(&key).unwrap().pem());
+    let (issuer, key) = (Issuer::new(params, key), KeyPair::generate().unwrap());
+    let signed = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap().signed_by(&key, &issuer).unwrap();
+    TlsFiles {
+        cert: write("cert.pem", signed.pem()),
+        key: write("key.pem", key.serialize_pem()),
+        ca: None,
+        require_client_certificate: false,
+    }
+}
+
+#[test]
+fn client_and_server_with_tls_1_2_only_are_spoken_to() {
+    let mut lab = Lab::new("tls12");
+    let files = certificate(&lab);
+    let authority = lab.root.join("tls/ca.pem");
+    let source = lab.start(
+        "source",
+        7,
+        &[
+            "gtid_domain_id=3",
+            "tls_version=TLSv1.2",
+            &format!("ssl_cert={}", files.cert.display()),
+            &format!("ssl_key={}", files.key.display()),
+            "require_secure_transport=ON",
+        ],
+    );
+    // A database server that has no other version.
+    lab.query(source, "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'secret'");
+    let port = lab.query(source, "SELECT @@port").value().unwrap().to_owned();
+    let target = Target {
+        address: format!("127.0.0.1:{port}"),
+        user: "reader".into(),
+        password: "secret".into(),
+        tls: Some(Arc::new(ClientTls::load(&authority).unwrap())),
+        timeout: TIMEOUT,
+    };
+    let mut client = SqlClient::connect(&target).unwrap();
+    let shown = client.rows("SHOW SESSION STATUS LIKE 'Ssl_version'").unwrap();
+    assert_eq!(shown[0][1].as_deref(), Some("TLSv1.2"));
+    // Consumers of either version.
+    let folder = lab.files(source);
+    let library = Library::open_read_only(&folder, "binlog").unwrap();
+    let server = serve_with(&library, 0, Some(tls::acceptor(files).unwrap()));
+    let (name, _) = library.files().remove(0);
+    let fetched = lab.root.join("fetched");
+    std::fs::create_dir_all(&fetched).unwrap();
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let (ca, version) = (format!("--ssl-ca={}", authority.display()), format!("--tls-version={version}"));
+        let arguments = ["--raw", &ca, "--ssl-verify-server-cert", &version, &name];
+        mariadb_binlog(server.address(), &arguments, &fetched);
+        let same = std::fs::read(fetched.join(&name)).unwrap() == std::fs::read(folder.join(&name)).unwrap();
+        assert!(same, "{name} differs with {version}");
+        std::fs::remove_file(fetched.join(&name)).unwrap();
+    }
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lockstep_binlog::wire::{ServerConfig, TlsAcceptor, TlsFiles};
+use lockstep_binlog::wire::{ServerConfig, TlsAcceptor, TlsFiles, tls};
 use rcgen::{CertificateParams, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 use crate::Lab;
 use crate::client::Client;
@@ -57,10 +57,19 @@ impl Authority {
 
     /// A client that trusts this authority, with or without a certificate of its own.
     fn client(&self, signed_by: Option<&Authority>) -> Arc<ClientConfig> {
+        self.client_of(&rustls::version::TLS13, signed_by)
+    }
+
+    /// As [`Authority::client`], with this version of TLS.
+    fn client_of(
+        &self,
+        version: &'static SupportedProtocolVersion,
+        signed_by: Option<&Authority>,
+    ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])
+            .with_protocol_versions(&[version])
             .unwrap()
             .with_root_certificates(roots);
         Arc::new(match signed_by {
@@ -88,13 +97,16 @@ fn with(acceptor: &Arc<TlsAcceptor>) -> impl FnOnce(&mut ServerConfig) {
 #[test]
 fn stream_over_tls_has_the_same_events() {
     let authority = Authority::new("same");
-    let acceptor = Arc::new(TlsAcceptor::load(authority.write()).unwrap());
+    let acceptor = Arc::new(tls::acceptor(authority.write()).unwrap());
     let lab = Lab::new(2, 100, 40_000, with(&acceptor));
-    let mut encrypted = Client::connect_tls(lab.server.address(), authority.client(None)).unwrap();
-    assert!(lab.server.consumers()[0].encrypted);
-    assert_eq!(encrypted.rows("SELECT @@have_ssl").unwrap(), [["YES"]]);
-    encrypted.dump("", 7, false).unwrap();
-    assert!(encrypted.read_to_end().unwrap() == lab.events());
+    for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        let config = authority.client_of(version, None);
+        let mut encrypted = Client::connect_tls(lab.server.address(), config).unwrap();
+        assert!(lab.server.consumers().last().unwrap().encrypted);
+        assert_eq!(encrypted.rows("SELECT @@have_ssl").unwrap(), [["YES"]]);
+        encrypted.dump("", 7, false).unwrap();
+        assert!(encrypted.read_to_end().unwrap() == lab.events(), "{version:?}");
+    }
     // Without TLS it works, too, unless that is forbidden.
     let mut plain = Client::connect(lab.server.address()).unwrap();
     plain.dump("", 7, false).unwrap();
@@ -104,7 +116,7 @@ fn stream_over_tls_has_the_same_events() {
 #[test]
 fn connection_without_tls_is_refused_if_tls_is_required() {
     let authority = Authority::new("required");
-    let acceptor = Arc::new(TlsAcceptor::load(authority.write()).unwrap());
+    let acceptor = Arc::new(tls::acceptor(authority.write()).unwrap());
     let lab = Lab::new(1, 1, 10, |config| (config.tls, config.require_tls) = (Some(acceptor), true));
     let (code, text) = Client::connect(lab.server.address()).err().unwrap();
     assert!(code == 1045 && text.contains("TLS only"), "{code} {text}");
@@ -115,20 +127,23 @@ fn connection_without_tls_is_refused_if_tls_is_required() {
 fn client_certificate_of_another_authority_is_refused() {
     let (authority, other) = (Authority::new("own"), Authority::new("other"));
     let files = TlsFiles { ca: Some(authority.path("ca.pem")), ..authority.write() };
-    let acceptor = Arc::new(TlsAcceptor::load(files).unwrap());
+    let acceptor = Arc::new(tls::acceptor(files).unwrap());
     let lab = Lab::new(1, 1, 10, with(&acceptor));
     let address = lab.server.address();
-    Client::connect_tls(address, authority.client(None)).map(drop).unwrap();
-    Client::connect_tls(address, authority.client(Some(&authority))).map(drop).unwrap();
-    let (code, text) = Client::connect_tls(address, authority.client(Some(&other))).err().unwrap();
-    assert_eq!(code, 0, "{text}");
+    for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        let with = |signed_by| Client::connect_tls(address, authority.client_of(version, signed_by));
+        with(None).map(drop).unwrap();
+        with(Some(&authority)).map(drop).unwrap();
+        let (code, text) = with(Some(&other)).err().unwrap();
+        assert_eq!(code, 0, "{text}");
+    }
 }
 
 #[test]
 fn reloaded_certificate_counts_for_new_connections() {
     let (authority, next) = (Authority::new("old"), Authority::new("new"));
     let files = authority.write();
-    let acceptor = Arc::new(TlsAcceptor::load(files.clone()).unwrap());
+    let acceptor = Arc::new(tls::acceptor(files.clone()).unwrap());
     let lab = Lab::new(1, 1, 10, with(&acceptor));
     let address = lab.server.address();
     let mut before = Client::connect_tls(address, authority.client(None)).unwrap();

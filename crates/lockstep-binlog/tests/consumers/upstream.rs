@@ -5,9 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_binlog::wire::TlsAcceptor;
 use lockstep_binlog::wire::packet::encode;
 use lockstep_binlog::wire::sql_client::{ClientTls, SqlClient, SqlClientError, Target};
+use lockstep_binlog::wire::tls;
 
 use crate::client::{Client, PASSWORD, USER};
 use crate::tls::Authority;
@@ -26,7 +26,7 @@ fn target(lab: &Lab, tls: Option<&Authority>) -> Target {
 #[test]
 fn rows_of_another_server_are_read_with_and_without_tls() {
     let (authority, other) = (Authority::new("client"), Authority::new("stranger"));
-    let acceptor = Arc::new(TlsAcceptor::load(authority.write()).unwrap());
+    let acceptor = Arc::new(tls::acceptor(authority.write()).unwrap());
     let lab = Lab::new(1, 1, 10, |config| config.tls = Some(acceptor));
     for tls in [None, Some(&authority)] {
         let mut client = SqlClient::connect(&target(&lab, tls)).unwrap();
@@ -84,7 +84,7 @@ fn adds_to_the_greeting(server: &Lab, bytes: Vec<u8>) -> String {
 #[test]
 fn bytes_between_greeting_and_tls_are_refused() {
     let authority = Authority::new("injection");
-    let acceptor = Arc::new(TlsAcceptor::load(authority.write()).unwrap());
+    let acceptor = Arc::new(tls::acceptor(authority.write()).unwrap());
     let lab = Lab::new(1, 1, 10, |config| config.tls = Some(acceptor));
     // The answer to the sign-in: the request for TLS is packet 1, the reply is packet 2.
     let mut forged = Vec::new();
@@ -100,7 +100,7 @@ fn bytes_between_greeting_and_tls_are_refused() {
 fn connection_that_the_upstream_closed_is_made_anew() {
     let idle = Duration::from_secs(1);
     for authority in [None, Some(Authority::new("anew"))] {
-        let acceptor = authority.as_ref().map(|authority| TlsAcceptor::load(authority.write()).unwrap());
+        let acceptor = authority.as_ref().map(|authority| tls::acceptor(authority.write()).unwrap());
         let upstream = Lab::new(1, 1, 10, |config| {
             (config.idle_timeout, config.tls) = (idle, acceptor.map(Arc::new));
         });

@@ -1,5 +1,5 @@
-//! TLS of a server for clients: certificate and key out of files. TLS 1.3 only, as between members. A client may have a
-//! certificate, and must have a valid one if it presents one.
+//! TLS of a server for clients: certificate and key out of files. TLS 1.3 only, as between members, unless the server names
+//! other versions. A client may have a certificate, and must have a valid one if it presents one.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 /// Larger than any file of certificates.
 const FILE_MAX: u64 = 4 << 20;
@@ -49,8 +49,14 @@ impl std::error::Error for AcceptorError {}
 /// The certificate for new connections.
 pub struct TlsAcceptor {
     files: AcceptorFiles,
+    versions: Versions,
     config: RwLock<Arc<ServerConfig>>,
 }
+
+/// The versions of TLS that are accepted.
+type Versions = &'static [&'static SupportedProtocolVersion];
+
+static TLS13_ONLY: Versions = &[&rustls::version::TLS13];
 
 impl fmt::Debug for TlsAcceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,13 +65,21 @@ impl fmt::Debug for TlsAcceptor {
 }
 
 impl TlsAcceptor {
-    /// Reads the files.
+    /// Reads the files. TLS 1.3 is accepted.
     ///
     /// # Errors
     /// [`AcceptorError`] if one cannot be used.
     pub fn load(files: AcceptorFiles) -> Result<TlsAcceptor, AcceptorError> {
-        let config = RwLock::new(Arc::new(config(&files)?));
-        Ok(TlsAcceptor { files, config })
+        TlsAcceptor::load_for(files, TLS13_ONLY)
+    }
+
+    /// Reads the files. These versions of TLS are accepted.
+    ///
+    /// # Errors
+    /// [`AcceptorError`] if a file cannot be used.
+    pub fn load_for(files: AcceptorFiles, versions: Versions) -> Result<TlsAcceptor, AcceptorError> {
+        let config = RwLock::new(Arc::new(config(&files, versions)?));
+        Ok(TlsAcceptor { files, versions, config })
     }
 
     /// Reads the files again. New connections get the new certificate.
@@ -73,7 +87,7 @@ impl TlsAcceptor {
     /// # Errors
     /// [`AcceptorError`] if one cannot be used. The old certificate stays then.
     pub fn reload(&self) -> Result<(), AcceptorError> {
-        let new = Arc::new(config(&self.files)?);
+        let new = Arc::new(config(&self.files, self.versions)?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
@@ -84,15 +98,15 @@ impl TlsAcceptor {
     }
 }
 
-fn config(files: &AcceptorFiles) -> Result<ServerConfig, AcceptorError> {
+fn config(files: &AcceptorFiles, versions: Versions) -> Result<ServerConfig, AcceptorError> {
     let chain = certificates(&files.cert)?;
     let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?).map_err(|_| {
         AcceptorError(format!("{} has no private key in PEM without a password", files.key.display()))
     })?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|e| AcceptorError(format!("TLS 1.3 cannot be used: {e}")))?;
+        .with_protocol_versions(versions)
+        .map_err(|e| AcceptorError(format!("TLS cannot be used: {e}")))?;
     let builder = match &files.ca {
         None if files.require_client_certificate => {
             return Err(AcceptorError(

@@ -27,7 +27,7 @@ pub(super) fn reload(accounts: Option<(&Path, &Accounts)>, tls: Option<&TlsAccep
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_binlog::wire::TlsFiles;
+    use lockstep_binlog::wire::{TlsFiles, tls};
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -51,7 +51,7 @@ mod tests {
         let certificate = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key);
         std::fs::write(&files.cert, certificate.unwrap().pem()).unwrap();
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
-        let tls = TlsAcceptor::load(files.clone()).unwrap();
+        let tls = tls::acceptor(files.clone()).unwrap();
         let names = || format!("{accounts:?}");
         let again = || reload(Some((file.as_path(), &accounts)), Some(&tls));
         write("new secret");

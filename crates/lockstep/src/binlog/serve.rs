@@ -12,7 +12,7 @@ use super::upstream::{AccountReader, Upstream};
 use crate::log_member::{self, Hooks, MessageLog, Role};
 use crate::signals::Signals;
 use lockstep_binlog::wire::session::Settings;
-use lockstep_binlog::wire::{Accounts, Server, ServerConfig, TlsAcceptor};
+use lockstep_binlog::wire::{Accounts, Server, ServerConfig, TlsAcceptor, tls};
 use lockstep_node::{Beginning, FrontEnd, Level, Node};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let accounts = accounts_file.as_deref().map_or_else(|| Ok(Accounts::default()), Accounts::read);
     let accounts = accounts.map_err(|e| e.to_string())?;
     let upstream = upstream.map(Upstream::open).transpose()?;
-    let tls = tls.map(TlsAcceptor::load).transpose().map_err(|e| e.to_string())?.map(Arc::new);
+    let tls = tls.map(tls::acceptor).transpose().map_err(|e| e.to_string())?.map(Arc::new);
     let log = Arc::new(MessageLog::open(plan.log.clone())?);
     let signals = Signals::block();
 

@@ -7,6 +7,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use lockstep_binlog::Library;
+use lockstep_binlog::event::{Checksum, Group};
+use lockstep_binlog::library::Step;
 use lockstep_lab::Bench;
 use lockstep_local::{LocalError, Server, free_ports};
 
@@ -260,6 +263,13 @@ fn replica(bench: &Bench, port: u16) -> Result<Server, LocalError> {
 }
 
 fn replica_named(bench: &Bench, name: &str, id: u32, port: u16) -> Result<Server, LocalError> {
+    let server = empty(bench, name, id, &[])?;
+    follow(&server, port)?;
+    Ok(server)
+}
+
+/// An empty server that can become a replica.
+fn empty(bench: &Bench, name: &str, id: u32, options: &[&str]) -> Result<Server, LocalError> {
     let mut server = bench.server(name, id)?;
     server.config.extra = vec![
         "log_bin=bin".into(),
@@ -268,8 +278,14 @@ fn replica_named(bench: &Bench, name: &str, id: u32, port: u16) -> Result<Server
         "gtid_strict_mode=ON".into(),
         "innodb_flush_log_at_trx_commit=2".into(),
     ];
+    server.config.extra.extend(options.iter().map(|option| (*option).to_owned()));
     bench.fresh_data(&server.config)?;
     server.start(&[])?;
+    Ok(server)
+}
+
+/// Lets a server read from a member, after the GTIDs that it has.
+fn follow(server: &Server, port: u16) -> Test {
     server.client()?.run(&[
         &format!(
             "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='copy', MASTER_PASSWORD='secret', \
@@ -277,7 +293,7 @@ fn replica_named(bench: &Bench, name: &str, id: u32, port: u16) -> Result<Server
         ),
         "START SLAVE",
     ])?;
-    Ok(server)
+    Ok(())
 }
 
 #[test]
@@ -486,6 +502,110 @@ fn promoted_replica_takes_over_in_the_same_group() -> Test {
     std::thread::sleep(Duration::from_secs(1));
     assert!(copies(&lab) == before, "the copies have changed");
     Ok(())
+}
+
+/// The GTIDs of a directory's binlog files, in their order.
+fn gtids(dir: &std::path::Path) -> Vec<String> {
+    let library = Library::open_read_only(dir, "bin").expect("binlog files");
+    let begin = library.position_in("", 4).expect("a first file").at;
+    let mut reader = library.reader("test", begin).expect("a first file");
+    let (mut group, mut found) = (Group::default(), Vec::new());
+    loop {
+        match reader.advance().expect("an event") {
+            Step::End => return found,
+            Step::FileEnd => reader.next_file().expect("another file"),
+            Step::Event => {
+                let event = reader.event();
+                let begun = group.pass(event[4], event, Checksum::Crc32).expect("a whole event");
+                found.extend(begun.map(|begun| begun.gtid.to_string()));
+            }
+        }
+    }
+}
+
+/// The promoted server's binlog orders two domains differently than the copy. A third domain is in its backup only.
+#[test]
+fn promoted_replica_takes_over_with_several_domains() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut lab = Lab::start()?;
+    let mut primary = lab.primary.client()?;
+    let insert = |id: i64| format!("INSERT INTO test.rows VALUES ({id}, 'row {id}', '')");
+    let domain = |id: u32| format!("SET SESSION gtid_domain_id={id}");
+    // Nothing is written in domain 5 after the backup.
+    primary.run(&[&domain(5), &insert(1), &domain(0)])?;
+    let backup = primary.value("SELECT @@GLOBAL.gtid_binlog_pos")?;
+    let options = ["slave_parallel_threads=4", "innodb_lock_wait_timeout=600"];
+    let promoted = empty(&lab.bench, "promoted", 77, &options)?;
+    promoted.client()?.run(&[
+        "SET SESSION sql_log_bin=0",
+        "CREATE DATABASE IF NOT EXISTS test",
+        "CREATE TABLE test.rows (id BIGINT PRIMARY KEY, a VARCHAR(200), b LONGBLOB)",
+        &insert(1),
+        "CREATE USER copy@'%' IDENTIFIED BY 'secret'",
+        "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO copy@'%'",
+        "RESET MASTER",
+        &format!("SET GLOBAL gtid_slave_pos='{backup}'"),
+    ])?;
+    follow(&promoted, lab.members[2].ports.1)?;
+    let other = replica_named(&lab.bench, "other", 78, lab.members[1].ports.1)?;
+
+    // A client of the promoted server holds domain 3 up, and domain 0 goes on.
+    let mut blocks = promoted.client()?;
+    blocks.run(&["BEGIN", &insert(10)])?;
+    primary.run(&[&domain(3), &insert(10), &domain(0)])?;
+    let zero: BTreeSet<i64> = (11..=20).collect();
+    for id in &zero {
+        primary.run(&[&insert(*id)])?;
+    }
+    lab.settle()?;
+    lab.primary.kill();
+    has_rows(&lab, &promoted, &zero)?;
+    // It writes in its backup's domain too early.
+    promoted.client()?.run(&[&domain(5), &insert(30)])?;
+    lab.read_from(promoted.config.sql_port)?;
+    let says = |lab: &Lab, text: &str| lab.members.iter().any(|member| member.lines().contains(text));
+    let lacks = "in domain 3 this copy ends with 3-11-1, its binlog with nothing, and its gtid_slave_pos with nothing";
+    eventually("the server without domain 3 is refused", || Ok(says(&lab, lacks)))
+        .map_err(|error| lab.explain(&error))?;
+
+    // It catches up.
+    blocks.run(&["ROLLBACK"])?;
+    has_rows(&lab, &promoted, &BTreeSet::from([1, 10, 30]))?;
+    let took = |member: &Member| member.lines().contains("another primary has taken over");
+    eventually("all members have taken over", || Ok(lab.members.iter().all(took)))
+        .map_err(|error| lab.explain(&error))?;
+    promoted.client()?.run(&["STOP SLAVE", "RESET SLAVE ALL"])?;
+    promoted.client()?.run(&SEMI_SYNC)?;
+    for (id, number) in [(40, 0), (41, 3), (42, 5)] {
+        promoted.client()?.run(&[&domain(number), &insert(id)])?;
+    }
+    // The order of the domains differs, and the backup's domain begins with what the server wrote.
+    let (copied, own) = (gtids(&lab.members[0].dir.join("files")), gtids(&promoted.config.datadir()));
+    let in_order = |gtids: &[String], first: &str| {
+        let place = |gtid: &str| gtids.iter().position(|found| found == gtid);
+        (place(first), place("3-11-1"))
+    };
+    let last = copied.iter().rev().find(|gtid| gtid.starts_with("0-11-")).expect("domain 0").clone();
+    let (of_copy, of_own) = (in_order(&copied, &last), in_order(&own, &last));
+    assert!(of_copy.0 > of_copy.1 && of_own.0 < of_own.1, "{last}: {copied:?} {own:?}");
+    let fifth: Vec<&String> = own.iter().filter(|gtid| gtid.starts_with("5-")).collect();
+    assert_eq!(fifth, ["5-77-2", "5-77-3"]);
+    // The replica that follows a member has each row once.
+    let all = BTreeSet::from([1, 10, 11, 20, 30, 40, 41, 42]);
+    has_rows(&lab, &other, &all)?;
+    let rows = |server: &Server| server.client()?.value("SELECT COUNT(*) FROM test.rows");
+    same("rows of the other replica", rows(&other)?, rows(&promoted)?);
+    let copies = || lab.members.iter().map(|member| binlogs(&member.dir.join("files/primary-2")));
+    promoted.client()?.run(&["FLUSH BINARY LOGS"])?;
+    let mut files = binlogs(&promoted.config.datadir());
+    files.pop_last();
+    eventually("the copies are the promoted server's files", || {
+        Ok(copies().all(|copy| files.iter().all(|(file, bytes)| copy.get(file) == Some(bytes))))
+    })
+    .map_err(|error| lab.explain(&error))
 }
 
 #[test]

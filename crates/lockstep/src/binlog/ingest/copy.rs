@@ -34,6 +34,8 @@ pub(super) struct Saved {
     pub(super) is_partial: bool,
     /// The transactions that the copies of earlier primaries have.
     pub(super) earlier: StreamState,
+    /// Those of them that the present primary has, although none of its files names them.
+    pub(super) unlogged: Vec<BinlogGtid>,
 }
 
 /// The directory of the copy of this primary of the group. Files of the first one are where they always were.
@@ -74,7 +76,8 @@ impl Saved {
         let Some(generation) = words.next() else {
             // A version without takeovers has saved it.
             let (origin, earlier) = (Origin::default(), StreamState::default());
-            return Some(Saved { gtid, end, generation: 0, origin, is_partial: false, earlier });
+            let unlogged = Vec::new();
+            return Some(Saved { gtid, end, generation: 0, origin, is_partial: false, earlier, unlogged });
         };
         let generation = generation.parse().ok()?;
         let origin = Origin::new(words.next()?.parse().ok()?);
@@ -83,22 +86,38 @@ impl Saved {
             "partial" => true,
             _ => return None,
         };
-        let gtids: Vec<BinlogGtid> = match words.next() {
-            None => Vec::new(),
-            Some(list) => list.split(',').map(|gtid| gtid.parse().ok()).collect::<Option<_>>()?,
+        let mut gtids = || -> Option<Vec<BinlogGtid>> {
+            match words.next() {
+                None => Some(Vec::new()),
+                Some(list) => list.split(',').map(|gtid| gtid.parse().ok()).collect(),
+            }
         };
-        let earlier = StreamState::from_list(&gtids);
-        words.next().is_none().then_some(Saved { gtid, end, generation, origin, is_partial, earlier })
+        // The second list is a part of the first one, so that an empty one is never followed by another.
+        let (earlier, unlogged) = (StreamState::from_list(&gtids()?), gtids()?);
+        words.next().is_none().then_some(Saved {
+            gtid,
+            end,
+            generation,
+            origin,
+            is_partial,
+            earlier,
+            unlogged,
+        })
     }
 
     /// Saves it durably.
     fn save(&self, dir: &Path) -> Result<(), String> {
         let path = Saved::path(dir);
-        let Saved { gtid, end, generation, origin, is_partial, earlier } = self;
+        let Saved { gtid, end, generation, origin, is_partial, earlier, unlogged } = self;
+        let unlogged: Vec<String> = unlogged.iter().map(BinlogGtid::to_string).collect();
         let (origin, kind) = (origin.number(), if *is_partial { "partial" } else { "whole" });
         let text = format!(
-            "{}:{} {} {} {generation} {origin} {kind} {earlier}\n",
-            gtid.uuid, gtid.seqno, end.file, end.offset
+            "{}:{} {} {} {generation} {origin} {kind} {earlier} {}\n",
+            gtid.uuid,
+            gtid.seqno,
+            end.file,
+            end.offset,
+            unlogged.join(",")
         );
         replace_durably(&path, &text)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))
@@ -113,7 +132,9 @@ pub(super) struct Copy {
     end: CopyEnd,
     /// The transactions that the copies of earlier primaries have.
     earlier: StreamState,
-    /// Whether the present primary's files have them all, too.
+    /// Those of them that the present primary has, although none of its files names them.
+    unlogged: Vec<BinlogGtid>,
+    /// Whether the present primary's files have all the others, too.
     reaches_earlier: bool,
     history: Uuid,
     /// Whether all entries of the log were taken, from the first one on: then the group has no copy if this member has none.
@@ -139,6 +160,7 @@ impl Copy {
             writer: None,
             end: CopyEnd::default(),
             earlier: StreamState::default(),
+            unlogged: Vec::new(),
             reaches_earlier: false,
             history: Uuid::NIL,
             is_whole: false,
@@ -148,16 +170,18 @@ impl Copy {
             saved_file: Arc::default(),
             synced_at: Instant::now(),
         };
-        if let Some(Saved { gtid, end, generation, origin, is_partial, earlier }) = saved {
+        if let Some(Saved { gtid, end, generation, origin, is_partial, earlier, unlogged }) = saved {
             let at = Position { file: end.file.number(), offset: end.offset };
             let dir = dir_of(files, *generation);
-            let writer = VerbatimWriter::open(&dir, end.file.base(), Some(at)).map_err(|e| e.to_string())?;
+            let writer = VerbatimWriter::open(&dir, end.file.base(), Some(at));
+            let mut writer = writer.map_err(|e| e.to_string())?;
             if *generation > 0 {
-                writer.library().continue_another();
+                writer.continue_another(unlogged);
             }
             copy.writer = Some(writer);
             copy.end = CopyEnd::new(*generation, *origin, end.clone());
             copy.earlier.clone_from(earlier);
+            copy.unlogged.clone_from(unlogged);
             copy.is_partial = *is_partial;
             (copy.history, copy.done, copy.saved_seqno) = (gtid.uuid, gtid.seqno, gtid.seqno);
             copy.saved_file.store(at.file, Ordering::SeqCst);
@@ -229,9 +253,10 @@ impl Copy {
             Verdict::TakeFile => {
                 if self.writer.is_none() {
                     // Files of a process that was killed before it saved a position are removed.
-                    let writer = VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?;
+                    let mut writer = VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?;
                     if self.end.generation() > 0 {
-                        writer.library().continue_another();
+                        self.unlogged.clone_from(&chunk.unlogged);
+                        writer.continue_another(&self.unlogged);
                     }
                     self.is_partial = !self.is_whole;
                     self.writer = Some(writer);
@@ -240,6 +265,7 @@ impl Copy {
             }
             Verdict::TakeOver => {
                 (self.earlier, self.reaches_earlier) = (self.transactions(), false);
+                self.unlogged.clone_from(&chunk.unlogged);
                 self.saved_file.store(0, Ordering::SeqCst);
                 // The copy ends where the others' do. The first primary's Gtid_list names all that was before.
                 self.is_partial &= before > 0;
@@ -247,8 +273,8 @@ impl Copy {
                     writer.sync().map_err(fails)?;
                 }
                 // As above. The files of the primary before stay: a restart may begin with them.
-                let writer = VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?;
-                writer.library().continue_another();
+                let mut writer = VerbatimWriter::open(&dir, chunk.at.file.base(), None).map_err(fails)?;
+                writer.continue_another(&self.unlogged);
                 self.writer = Some(writer);
                 self.begin_file(chunk)?;
             }
@@ -314,6 +340,7 @@ impl Copy {
             end: end.clone(),
             last: (Place { file: end.file.clone(), offset: at.offset }, Bytes::from(event)),
             group,
+            unlogged: self.unlogged.clone(),
             transactions: self.transactions(),
         })))
     }
@@ -338,9 +365,10 @@ impl Copy {
         let number = end.file.number();
         let gtid = Gtid { uuid: self.history, seqno: self.done };
         let (generation, origin) = (self.end.generation(), self.end.origin());
-        let earlier = self.earlier.clone();
+        let (earlier, unlogged) = (self.earlier.clone(), self.unlogged.clone());
         let is_partial = self.is_partial;
-        Saved { gtid, end: end.clone(), generation, origin, is_partial, earlier }.save(&self.files)?;
+        let saved = Saved { gtid, end: end.clone(), generation, origin, is_partial, earlier, unlogged };
+        saved.save(&self.files)?;
         self.saved_file.store(number, Ordering::SeqCst);
         (self.saved_seqno, self.synced_at) = (self.done, Instant::now());
         Ok(Some(self.done))
@@ -384,7 +412,8 @@ mod tests {
         events.xid(stamp, number);
         let at = Place { file: FileName::new("bin", number).unwrap(), offset: 4 };
         let data = events.finish().unwrap().into();
-        Chunk { generation, origin: Origin::new(u64::from(generation) + 1), at, after, data }
+        let (origin, unlogged) = (Origin::new(u64::from(generation) + 1), Vec::new());
+        Chunk { generation, origin, at, after, unlogged, data }
     }
 
     fn end_of(copy: &Copy) -> Option<(u64, u64)> {
@@ -461,6 +490,57 @@ mod tests {
     }
 
     #[test]
+    fn transaction_in_no_file_is_known_after_a_takeover() {
+        let (dir, dir_behind) = (directory("unlogged"), directory("behind"));
+        let begun = |dir: &Path| {
+            let mut copy = Copy::open(dir, None).unwrap();
+            copy.is_whole = true;
+            copy.take(&first_chunk(0, 5, None)).unwrap();
+            copy
+        };
+        let (mut copy, mut behind) = (begun(&dir), begun(&dir_behind));
+        let end = end_of(&copy);
+        behind.take(&first_chunk(1, 1, end)).unwrap();
+        assert!(behind.library().is_none(), "a replica may be further than the new primary's files");
+        drop(behind);
+        // The new primary was built from a backup that has all of the copy.
+        let has: BinlogGtid = "0-10-5".parse().unwrap();
+        let mut events = EventWriter::at(4);
+        events.format_description(&FormatDescription {
+            timestamp: 7,
+            server_id: 11,
+            version: "10.11".into(),
+            created: 0,
+            checksum: Checksum::Crc32,
+        });
+        events.gtid_list(Stamp { timestamp: 7, server_id: 11 }, &[]);
+        let data = events.finish().unwrap().into();
+        let backup = Chunk { unlogged: vec![has], data, ..first_chunk(1, 1, end) };
+        assert_eq!(copy.take(&backup), Ok(Verdict::TakeOver));
+        let check = |copy: &mut Copy| {
+            let (generation, library) = copy.library().expect("it is served");
+            let replica = |state: &str| library.position_of(&state.parse().unwrap()).map(|start| start.state);
+            assert_eq!((generation, replica("0-10-5").unwrap().to_string()), (1, "0-10-5".into()));
+            let behind = replica("0-10-4").unwrap_err().to_string();
+            assert!(behind.contains("the events up to GTID 0-10-5 were purged"), "{behind}");
+            assert_eq!(copy.transactions().to_string(), "0-10-5");
+        };
+        check(&mut copy);
+        // Also after a restart.
+        copy.done = 3;
+        copy.sync().unwrap();
+        drop(copy);
+        let mut copy = Copy::open(&dir, Saved::load(&dir).unwrap().as_ref()).unwrap();
+        check(&mut copy);
+        let Begin::Copy(now) = copy.begin().unwrap() else { panic!("there is a copy") };
+        assert_eq!(now.unlogged, [has]);
+        drop(copy);
+        for dir in [dir, dir_behind] {
+            std::fs::remove_dir_all(&dir).unwrap();
+        }
+    }
+
+    #[test]
     fn saved_position_round_trips_and_other_text_is_refused() {
         let dir = std::env::temp_dir().join(format!("lockstep-ingest-saved-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -469,8 +549,15 @@ mod tests {
         let end = Place { file: FileName::parse("mariadb-bin.000003").unwrap(), offset: 4711 };
         let gtid = Gtid { uuid, seqno: 12 };
         let origin = Origin::new(u64::MAX);
-        let saved =
-            Saved { gtid, end, generation: 0, origin, is_partial: false, earlier: StreamState::default() };
+        let saved = Saved {
+            gtid,
+            end,
+            generation: 0,
+            origin,
+            is_partial: false,
+            earlier: StreamState::default(),
+            unlogged: Vec::new(),
+        };
         let earlier: Vec<BinlogGtid> = ["0-1-9", "0-2-3", "5-1-1"].map(|gtid| gtid.parse().unwrap()).into();
         let later = Saved {
             generation: 2,
@@ -478,8 +565,9 @@ mod tests {
             earlier: StreamState::from_list(&earlier),
             ..saved.clone()
         };
+        let unlogged = Saved { unlogged: vec![earlier[2], earlier[0]], ..later.clone() };
         let empty = Saved { generation: 1, ..saved.clone() };
-        for saved in [saved, later, empty] {
+        for saved in [saved, later, unlogged, empty] {
             saved.save(&dir).unwrap();
             assert_eq!(Saved::load(&dir), Ok(Some(saved)));
         }
@@ -496,6 +584,7 @@ mod tests {
             &format!("{uuid}:1 bin.000001 4 x"),
             &format!("{uuid}:1 bin.000001 4 1 5 whole 0-1"),
             &format!("{uuid}:1 bin.000001 4 1 5 whole 0-1-1 x"),
+            &format!("{uuid}:1 bin.000001 4 1 5 whole 0-1-1 0-1-1 x"),
             &format!("{uuid}:1 bin.000001 4 1 5 0-1-1"),
             &format!("{uuid}:1 bin.000001 4 1"),
         ] {

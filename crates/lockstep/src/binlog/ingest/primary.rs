@@ -4,9 +4,10 @@ use super::progress::{Begin, CopyNow, Progress};
 use crate::log_member::MessageLog;
 use bytes::Bytes;
 use lockstep_binlog::event::MAGIC;
-use lockstep_binlog::ingest::{Continues, FileName, Follower, Origin, Place, SuccessorScan};
+use lockstep_binlog::ingest::{Continues, FileName, FollowError, Follower, Origin, Place, SuccessorScan};
 use lockstep_binlog::wire::source::{Acknowledger, DumpRequest, Events, request_binlog};
 use lockstep_binlog::wire::sql_client::{SqlClient, SqlClientError, Target};
+use lockstep_binlog::{Gtid, ReplicaState};
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
 use lockstep_node::{Level, Node, SubmitError};
@@ -67,14 +68,32 @@ enum Start {
     File(FileName),
     /// With the copy's last event, which the primary must have as well.
     Event(Box<CopyNow>),
-    /// With this file of another primary, which begins with these events. A scan has shown that its binlog continues the copy.
-    TakeOver(Box<CopyNow>, FileName, Vec<Bytes>),
+    /// With a file of another primary. A scan has shown that its binlog continues the copy.
+    TakeOver(Box<CopyNow>, SuccessorsFile),
+}
+
+/// The file of another primary with which a copy goes on.
+struct SuccessorsFile {
+    name: FileName,
+    /// The events that begin it.
+    events: Vec<Bytes>,
+    /// See [`Chunk::unlogged`](lockstep_binlog::ingest::Chunk::unlogged).
+    unlogged: Vec<Gtid>,
+}
+
+/// The result of a scan of another primary's binlog from a file on.
+enum Scanned {
+    /// The copy goes on with the file.
+    Continues(SuccessorsFile),
+    /// The binlog has this transaction before the file, and the copy does not have it.
+    NotFrom(Gtid),
 }
 
 impl Start {
     fn place(&self) -> Place {
         match self {
-            Start::File(file) | Start::TakeOver(_, file, _) => begin_of(file.clone()),
+            Start::File(file) => begin_of(file.clone()),
+            Start::TakeOver(_, file) => begin_of(file.name.clone()),
             Start::Event(copy) => copy.last.0.clone(),
         }
     }
@@ -85,11 +104,14 @@ impl Start {
             Start::Event(copy) => {
                 let (place, event) = copy.last.clone();
                 Follower::after_event(copy.generation, copy.origin, place, event, copy.group)
+                    .with_unlogged(copy.unlogged.clone())
             }
-            Start::TakeOver(copy, file, events) => {
+            Start::TakeOver(copy, file) => {
                 let after = (copy.end.file.number(), copy.end.offset);
                 let generation = copy.generation.saturating_add(1);
-                Follower::taking_over(file.clone(), generation, after).expecting(events.iter().cloned())
+                Follower::taking_over(file.name.clone(), generation, after)
+                    .with_unlogged(file.unlogged.clone())
+                    .expecting(file.events.iter().cloned())
             }
         }
     }
@@ -208,8 +230,7 @@ impl PrimaryReader {
         place: &Place,
         semi_sync: bool,
     ) -> Result<(Events, Acknowledger), End> {
-        let offset = u32::try_from(place.offset)
-            .map_err(|_| End::Failed(format!("{} is longer than 4 GiB", place.file)))?;
+        let offset = u32::try_from(place.offset).map_err(|_| FollowError::TooLong(place.file.clone()))?;
         let request = DumpRequest {
             server_id: self.config.server_id,
             report_host: self.config.name.clone(),
@@ -264,7 +285,7 @@ impl PrimaryReader {
                     ));
                     return Err(End::NotLeading);
                 }
-                let (file, events) = self.successors_file(connection, &copy).map_err(|end| match end {
+                let file = self.successors_file(connection, &copy).map_err(|end| match end {
                     End::NotLeading => End::NotLeading,
                     End::Refused(text) | End::Failed(text) => End::Refused(format!(
                         "it has server id {id}, and the primary so far had {}: it cannot take over, because {text}. Nothing is \
@@ -272,7 +293,7 @@ impl PrimaryReader {
                         copy.server_id
                     )),
                 })?;
-                Ok(Start::TakeOver(copy, file, events))
+                Ok(Start::TakeOver(copy, file))
             }
             Some(Begin::Unknown) => {
                 // Others have the copy, and may lead.
@@ -294,52 +315,61 @@ impl PrimaryReader {
     }
 
     /// The file of another primary with which this copy goes on: the newest one that has, from its begin on, all that the
-    /// copy does not have. Also the events that begin it.
-    fn successors_file(
-        &self,
-        connection: &mut SqlClient,
-        copy: &CopyNow,
-    ) -> Result<(FileName, Vec<Bytes>), End> {
+    /// copy does not have.
+    fn successors_file(&self, connection: &mut SqlClient, copy: &CopyNow) -> Result<SuccessorsFile, End> {
+        // Before its binlog: what it applies meanwhile is there.
+        let applied = connection.value("SELECT @@GLOBAL.gtid_slave_pos")?.unwrap_or_default().parse()?;
         let rows = connection.rows("SHOW BINARY LOGS")?;
         let names = rows.into_iter().rev().filter_map(|row| row.into_iter().next().flatten());
         let mut before = None;
         for name in names {
             let file = FileName::parse(&name)?;
-            match self.scan_successor(&file, copy)? {
-                (Continues::NotFrom(gtid), _) => before = Some((file, gtid)),
-                (Continues::Yes | Continues::Maybe, events) => return Ok((file, events)),
+            match self.scan_successor(&file, copy, &applied)? {
+                Scanned::NotFrom(gtid) => before = Some((file, gtid)),
+                Scanned::Continues(file) => return Ok(file),
             }
         }
         Err(End::Failed(match before {
             None => "it has no binlog: set log_bin there".into(),
-            Some((file, gtid)) => format!(
-                "before {file}, its oldest file, it had transaction {gtid}, which this copy does not have: its data differ, or \
-                 its older files were purged"
-            ),
+            Some((file, gtid)) => {
+                let last = copy.transactions.last(gtid.domain);
+                let last = last.map_or("nothing".to_owned(), |last| last.to_string());
+                format!(
+                    "before {file}, its oldest file, it had transaction {gtid}, which this copy does not have: in domain {} this \
+                     copy ends with {last}. Its data differ, or its older files were purged",
+                    gtid.domain
+                )
+            }
         }))
     }
 
-    /// Reads another primary's binlog from this file on, until it is known whether the copy goes on with the file. Also
-    /// returns the events that begin the file.
-    fn scan_successor(&self, file: &FileName, copy: &CopyNow) -> Result<(Continues, Vec<Bytes>), End> {
+    /// Reads another primary's binlog from this file on, until it is known whether the copy goes on with the file. The
+    /// server has applied these transactions as a replica.
+    fn scan_successor(
+        &self,
+        file: &FileName,
+        copy: &CopyNow,
+        applied: &ReplicaState,
+    ) -> Result<Scanned, End> {
         let connection = SqlClient::connect(&self.config.primary)?;
         let (mut events, _) = self.request(connection, &begin_of(file.clone()), false)?;
-        let mut scan = SuccessorScan::new(copy.transactions.clone());
+        let mut scan = SuccessorScan::new(copy.transactions.clone(), applied.clone());
         let mut silence = Silence::default();
+        let continues = |scan: &SuccessorScan, unlogged| {
+            let events = scan.begin().to_vec();
+            Scanned::Continues(SuccessorsFile { name: file.clone(), events, unlogged })
+        };
         while self.leads() {
-            let next = events.next(LOOK).map_err(|error| match scan.missing().filter(|_| has_ended(&error)) {
-                Some(gtid) => End::Failed(format!(
-                    "its binlog ends without transaction {gtid}, which this copy has. Promote a server that has it, and that has \
-                     had log_slave_updates=ON. If nobody writes in that domain any more, a server that was built from a backup has \
-                     it in no binlog file, and cannot take over"
-                )),
-                None => error.into(),
-            })?;
+            let next = match events.next(LOOK) {
+                Err(error) if has_ended(&error) => return Ok(continues(&scan, scan.end()?)),
+                next => next?,
+            };
             silence.check(&events)?;
             if let Some(received) = next {
                 match scan.pass(&received.event)? {
                     Continues::Maybe => {}
-                    known => return Ok((known, scan.begin().to_vec())),
+                    Continues::Yes => return Ok(continues(&scan, Vec::new())),
+                    Continues::NotFrom(gtid) => return Ok(Scanned::NotFrom(gtid)),
                 }
             }
         }

@@ -5,10 +5,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockstep_binlog::StreamState;
 use lockstep_binlog::event::Group;
 use lockstep_binlog::ingest::{CopyEnd, Origin, Place};
 use lockstep_binlog::wire::source::Acknowledger;
+use lockstep_binlog::{Gtid, StreamState};
 use lockstep_node::core::Seqno;
 
 /// The most acknowledgements that may wait. A primary asks for far fewer.
@@ -42,6 +42,8 @@ pub(super) struct CopyNow {
     pub(super) last: (Place, Bytes),
     /// The event group behind it.
     pub(super) group: Group,
+    /// See [`Chunk::unlogged`](lockstep_binlog::ingest::Chunk::unlogged).
+    pub(super) unlogged: Vec<Gtid>,
     /// All transactions of the copy.
     pub(super) transactions: StreamState,
 }
