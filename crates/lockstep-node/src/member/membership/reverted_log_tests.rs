@@ -392,8 +392,8 @@ fn voter_of_two_helps_after_proof_by_its_database() {
     lab.stop(1);
     lab.until("n1 is alone", 10_000_000, |lab| !lab.nodes[0].member.ctx.connection().is_primary());
     boot_with_database(&mut lab, 1, old, database);
-    assert!(lab.logged("as its database knows"), "{:#?}", lab.lines);
     lab.until("it gives up its log", 10_000_000, |lab| gives_up(lab, 1));
+    assert!(lab.logged("as its database knows"), "{:#?}", lab.lines);
     assert_eq!(lab.voters(0), ["n1"], "it is demoted first");
     assert!(lab.logged("serves no clients until n1 has taken its vote"), "{:#?}", lab.lines);
     let write = lab.write(0);
