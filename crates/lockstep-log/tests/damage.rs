@@ -4,9 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{collect, options, records, write_sync};
-use lockstep_log::{
-    Fault, LogView, MemDisk, OpenError, ReadError, RealDisk, Shortage, Vote, WriteError, WriteOp,
-};
+use lockstep_log::{Fault, LogView, MemDisk, OpenError, ReadError, RealDisk, Shortage, Vote, WriteOp};
 
 const SEGMENT_1: &str = "lockstep.0000000000000001.log";
 const SEGMENT_2: &str = "lockstep.0000000000000002.log";
