@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
+
 use crate::MemberId;
 
 /// Why a log could not be opened.
@@ -28,6 +30,15 @@ pub enum OpenError {
         dir: String,
         /// The operation.
         doing: String,
+    },
+    /// No file descriptor is left.
+    NoDescriptor {
+        /// The directory.
+        dir: String,
+        /// The operation.
+        doing: String,
+        /// Whose limit it is: [`Shortage::OwnDescriptors`] or [`Shortage::SystemDescriptors`].
+        of: Shortage,
     },
     /// A file was written by a newer version of the software.
     NewerFormat {
@@ -107,6 +118,7 @@ impl OpenError {
             OpenError::Locked { .. }
             | OpenError::NotWritable { .. }
             | OpenError::NoSpace { .. }
+            | OpenError::NoDescriptor { .. }
             | OpenError::NewerFormat { .. }
             | OpenError::Refused(_)
             | OpenError::Io { .. } => false,
@@ -115,12 +127,23 @@ impl OpenError {
 
     pub(crate) fn io(dir: &str, doing: impl Into<String>, source: io::Error) -> OpenError {
         let (dir, doing) = (dir.to_string(), doing.into());
-        match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                OpenError::NotWritable { dir, doing, source }
+        match Shortage::of(&source) {
+            Some(shortage) => OpenError::short(dir, doing, shortage),
+            None => match source.kind() {
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    OpenError::NotWritable { dir, doing, source }
+                }
+                _ => OpenError::Io { dir, doing, source },
+            },
+        }
+    }
+
+    pub(crate) fn short(dir: String, doing: String, of: Shortage) -> OpenError {
+        match of {
+            Shortage::Space => OpenError::NoSpace { dir, doing },
+            Shortage::OwnDescriptors | Shortage::SystemDescriptors => {
+                OpenError::NoDescriptor { dir, doing, of }
             }
-            _ if is_disk_full(&source) => OpenError::NoSpace { dir, doing },
-            _ => OpenError::Io { dir, doing, source },
         }
     }
 }
@@ -140,6 +163,7 @@ impl fmt::Display for OpenError {
                 f,
                 "cannot {doing} in {dir}: the disk is full: free space, lower log.segment, or set log.dir to another disk"
             ),
+            OpenError::NoDescriptor { dir, doing, of } => write!(f, "cannot {doing} in {dir}: {of}"),
             OpenError::NewerFormat { file, found, supported } => write!(
                 f,
                 "{file} has log format version {found}, this software reads up to {supported}: run the newer version again"
@@ -178,9 +202,43 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// Whether the error means that the disk, or its user's quota, is full.
-pub fn is_disk_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// A lack that an operator can end while the process runs. The disk works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// The disk, or its user's quota, is full.
+    Space,
+    /// The process has as many files open as it may have.
+    OwnDescriptors,
+    /// The processes of the machine have as many files open as they may have together.
+    SystemDescriptors,
+}
+
+impl Shortage {
+    /// The lack that caused this error, if one did.
+    pub fn of(error: &io::Error) -> Option<Shortage> {
+        match (error.kind(), Errno::from_io_error(error)) {
+            (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _) => Some(Shortage::Space),
+            (_, Some(Errno::MFILE)) => Some(Shortage::OwnDescriptors),
+            (_, Some(Errno::NFILE)) => Some(Shortage::SystemDescriptors),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Shortage::Space => "the disk is full: free space",
+            Shortage::OwnDescriptors => {
+                "this process has no file descriptor left: raise LimitNOFILE of its systemd unit, and open_files_limit of a \
+                 MariaDB server"
+            }
+            Shortage::SystemDescriptors => {
+                "this machine has no file descriptor left: end processes that have many files open, or raise fs.file-max \
+                 (sysctl)"
+            }
+        })
+    }
 }
 
 /// Why a write or sync failed.
@@ -188,10 +246,12 @@ pub fn is_disk_full(error: &io::Error) -> bool {
 pub enum WriteError {
     /// The operation makes no sense for this log; nothing was changed.
     Invalid(String),
-    /// The disk is full. The log takes no more.
-    NoSpace {
+    /// The operation lacked space or a file descriptor. The log takes no more.
+    Short {
         /// The operation.
         doing: String,
+        /// What it lacked.
+        of: Shortage,
     },
     /// A write or sync failed. Unsynced records may be lost, and the log refuses further writes.
     Io {
@@ -206,18 +266,18 @@ pub enum WriteError {
 
 impl WriteError {
     pub(crate) fn io(doing: impl Into<String>, source: &io::Error) -> WriteError {
-        match is_disk_full(source) {
-            true => WriteError::NoSpace { doing: doing.into() },
-            false => WriteError::Io { doing: doing.into(), error: source.to_string() },
+        match Shortage::of(source) {
+            Some(of) => WriteError::Short { doing: doing.into(), of },
+            None => WriteError::Io { doing: doing.into(), error: source.to_string() },
         }
     }
 
-    /// Whether the log failed because its disk, or its user's quota, is full.
-    pub fn is_disk_full(&self) -> bool {
+    /// The lack that made the log fail, if one did.
+    pub fn shortage(&self) -> Option<Shortage> {
         match self {
-            WriteError::NoSpace { .. } => true,
-            WriteError::Poisoned(cause) => cause.is_disk_full(),
-            WriteError::Invalid(_) | WriteError::Io { .. } => false,
+            WriteError::Short { of, .. } => Some(*of),
+            WriteError::Poisoned(cause) => cause.shortage(),
+            WriteError::Invalid(_) | WriteError::Io { .. } => None,
         }
     }
 }
@@ -226,9 +286,7 @@ impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WriteError::Invalid(why) => write!(f, "invalid operation on the log: {why}"),
-            WriteError::NoSpace { doing } => {
-                write!(f, "cannot {doing}: the disk is full: free space")
-            }
+            WriteError::Short { doing, of } => write!(f, "cannot {doing}: {of}"),
             WriteError::Io { doing, error } => {
                 write!(f, "cannot {doing}: {error}: check the disk")
             }
@@ -288,22 +346,29 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::io::Errno;
 
     #[test]
-    fn only_missing_space_and_quota_count_as_full_disk() {
-        for (errno, is_full) in [
-            (Errno::NOSPC, true),
-            (Errno::DQUOT, true),
-            (Errno::ROFS, false),
-            (Errno::IO, false),
-            (Errno::NOENT, false),
-            (Errno::FBIG, false),
+    fn only_lack_of_space_quota_and_descriptors_is_a_shortage() {
+        for (errno, shortage) in [
+            (Errno::NOSPC, Some(Shortage::Space)),
+            (Errno::DQUOT, Some(Shortage::Space)),
+            (Errno::MFILE, Some(Shortage::OwnDescriptors)),
+            (Errno::NFILE, Some(Shortage::SystemDescriptors)),
+            (Errno::ROFS, None),
+            (Errno::IO, None),
+            (Errno::NOENT, None),
+            (Errno::FBIG, None),
         ] {
             let error = WriteError::io("sync the log", &errno.into());
-            assert_eq!(error.is_disk_full(), is_full, "{error}");
+            assert_eq!(error.shortage(), shortage, "{error}");
+            assert_eq!(error.to_string().contains("check the disk"), shortage.is_none(), "{error}");
             let later = WriteError::Poisoned(Box::new(error));
-            assert_eq!(later.is_disk_full(), is_full, "{later}");
+            assert_eq!(later.shortage(), shortage, "{later}");
+            let open = OpenError::io("/log", "open the log directory", errno.into());
+            let is_short = matches!(open, OpenError::NoSpace { .. } | OpenError::NoDescriptor { .. });
+            assert_eq!(is_short, shortage.is_some(), "{open}");
         }
+        let error = OpenError::io("/log", "open the log directory", Errno::MFILE.into());
+        assert!(error.to_string().contains("raise LimitNOFILE"), "{error}");
     }
 }

@@ -34,7 +34,7 @@ mod scan;
 mod view;
 
 pub use disk::{Disk, DiskFile, Planted};
-pub use error::{OpenError, ReadError, WriteError, is_disk_full};
+pub use error::{OpenError, ReadError, Shortage, WriteError};
 pub use format::{FORMAT_VERSION, MAX_BASE_BYTES, MAX_RECORD_BYTES};
 pub use log::{Log, peek_identity, peek_vote};
 pub use mem::{Fault, MemDisk, MemFile, MemLock};

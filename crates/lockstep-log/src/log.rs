@@ -245,7 +245,7 @@ impl<D: Disk> Log<D> {
         assert!(self.is_shortened, "the log has its end");
         let (dir, doing) = (self.disk.describe(), "begin a segment before the damage");
         self.roll(base).map_err(|error| match error {
-            WriteError::NoSpace { .. } => OpenError::NoSpace { dir, doing: doing.to_owned() },
+            WriteError::Short { of, .. } => OpenError::short(dir, doing.to_owned(), of),
             error => OpenError::io(&dir, doing, std::io::Error::other(error.to_string())),
         })?;
         self.is_shortened = false;

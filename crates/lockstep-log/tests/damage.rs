@@ -4,7 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{collect, options, records, write_sync};
-use lockstep_log::{Fault, LogView, MemDisk, OpenError, ReadError, RealDisk, Vote, WriteError, WriteOp};
+use lockstep_log::{Fault, LogView, MemDisk, OpenError, ReadError, RealDisk, Shortage, Vote, WriteOp};
 
 const SEGMENT_1: &str = "lockstep.0000000000000001.log";
 const SEGMENT_2: &str = "lockstep.0000000000000002.log";
@@ -415,7 +415,7 @@ fn full_disk_error_names_the_cause() {
     disk.set_capacity(Some(10_000));
     let (mut log, _) = collect(&disk, options()).unwrap();
     let e = log.write(WriteOp { records: records(1..=1, 1), ..WriteOp::default() }).unwrap_err();
-    assert!(matches!(e, WriteError::NoSpace { .. }), "{e}");
+    assert_eq!(e.shortage(), Some(Shortage::Space), "{e}");
     assert!(e.to_string().contains("disk is full"));
     drop(log);
 

@@ -111,8 +111,8 @@ impl Rescued {
                 terms.entries
             ),
             _ => format!(
-                "{transactions} {} that this member had committed ahead of the cluster, and that the cluster does not have, are \
-                 kept in {names}: {}",
+                "{transactions} {} that the cluster does not have were perhaps acknowledged to their clients: they are kept in \
+                 {names}; {}",
                 terms.counted, terms.rescue
             ),
         };

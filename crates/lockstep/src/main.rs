@@ -1,6 +1,8 @@
 //! `lockstep`: runs a cluster on this machine, monitors any cluster, and prints logs.
 
 mod absent;
+#[cfg(test)]
+mod alerts;
 mod arbitrator;
 mod binlog;
 mod block;

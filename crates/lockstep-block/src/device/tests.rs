@@ -24,6 +24,8 @@ struct Wire {
     committed: Mutex<Vec<(MemberId, Bytes)>>,
     /// Nothing is committed, and nobody has a majority.
     cut: AtomicBool,
+    /// A member that belongs to no majority knows a leader.
+    led: AtomicBool,
     /// Leadership is elsewhere, and only the leader writes.
     moved: AtomicBool,
     /// How long a confirmation counts, ms.
@@ -84,6 +86,10 @@ impl Log for MemoryLog {
     fn confirmed(&self) -> Option<Seqno> {
         let committed = self.wire.committed.lock().unwrap().len() as Seqno;
         (!self.wire.cut.load(Ordering::SeqCst)).then_some(committed - 1)
+    }
+
+    fn knows_leader(&self) -> bool {
+        self.wire.led.load(Ordering::SeqCst)
     }
 
     fn confirmed_for(&self) -> Duration {
@@ -1112,6 +1118,10 @@ fn restart_without_majority_refuses_clients_with_the_reason() {
     let text = group.attach(0, "disk").err().expect("no majority");
     assert!(text.contains("no majority"), "{text}");
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    // The others work again.
+    group.wire.led.store(true, Ordering::SeqCst);
+    let waits = replica.waits_for().expect("it has not caught up");
+    assert!(waits.contains("has not joined the others yet") && !waits.contains("majority"), "{waits}");
     group.wire.cut.store(false, Ordering::SeqCst);
     group.attach(0, "disk").unwrap();
     assert_eq!(replica.waits_for(), None);

@@ -454,7 +454,7 @@ impl Log {
         last.map_or(Policy::default(), |s| s.policy)
     }
 
-    /// If uncommitted entries may have been appended under a weak policy: how many seqnos may have been answered beyond the
+    /// If uncommitted entries may have been appended under a weak policy: how many seqnos may have been confirmed beyond the
     /// commit index.
     pub(super) fn at_risk(&self) -> Option<u64> {
         let open = self.policy_ranges.iter().map(|s| s.policy).chain([self.committed.policy]);

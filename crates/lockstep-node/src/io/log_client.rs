@@ -2,7 +2,7 @@
 
 use crate::io::log_queue::{LogJob, Sender};
 use crate::io::role_swap::RoleSwap;
-use crate::io::writer::{LogDone, LogJobs, Writer};
+use crate::io::writer::{LogDone, LogFailure, LogJobs, Writer};
 use lockstep_core::Micros;
 use lockstep_core::raft::WriteOp;
 use lockstep_log::Disk;
@@ -51,7 +51,7 @@ impl<D: Disk, N: Send> Direct<N> for RoleSwap<Writer<D>, N, LogJobs> {
         };
         // The node is not on this thread's stack: if this panics, the node continues with a failed log.
         let done = catch_unwind(AssertUnwindSafe(|| writer.write(&op)))
-            .unwrap_or_else(|_| writer.fail("its code has failed"));
+            .unwrap_or_else(|payload| writer.fail(LogFailure::panicked("ls-node", &*payload)));
         match self.take_back(writer) {
             Ok(node) => Wrote::Done(node, done),
             Err(jobs) => Wrote::Swapped(done, jobs),

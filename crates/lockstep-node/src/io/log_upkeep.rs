@@ -54,7 +54,8 @@ impl LogUpkeep {
         })
     }
 
-    /// The log's disk is full: ends the server once the disk accepts writes, unless the node has `stopped` by then.
+    /// The log lacks space or a file descriptor: ends the server once its directory takes writes, unless the node has `stopped`
+    /// by then.
     pub(crate) fn end_once_writable(
         &self,
         logger: Logger,

@@ -513,9 +513,9 @@ impl Runtime {
                 self.engine.note_log_size(bytes);
             }
             LogDone::Rescued(kept) => self.engine.rescued(&kept),
-            LogDone::Failed(LogFailure { text, disk_full }) => {
+            LogDone::Failed(LogFailure { text, waits }) => {
                 let text = format!("the log cannot be written, this member stops acknowledging: {text}");
-                if !disk_full {
+                if !waits {
                     return self.engine.log_failed(&text);
                 }
                 self.engine.fail(&text);

@@ -5,16 +5,9 @@ use crate::io::inbox::Input;
 use crate::io::role_swap::RoleSwap;
 use crate::io::runtime::Runtime;
 use crate::io::shared::Shared;
-use crate::io::writer::{self, LogDone, LogJobs, Writer};
+use crate::io::writer::{self, LogDone, LogFailure, LogJobs, Writer, panic_text};
 use lockstep_log::Disk;
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// The message of a panic.
-fn said(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a text")
-}
 
 /// A thread's present work. The two threads may swap: see [`crate::io::role_swap`].
 pub(crate) enum Role {
@@ -32,7 +25,7 @@ pub(crate) fn work<D: Disk>(
     loop {
         let next = match role {
             Role::Node(runtime) => node(runtime, shared, logger).map(Role::Log),
-            Role::Log(jobs) => log(jobs, swap, shared, logger).map(Role::Node),
+            Role::Log(jobs) => log(jobs, swap, shared).map(Role::Node),
         };
         match next {
             Some(next) => role = next,
@@ -52,7 +45,7 @@ fn node(runtime: Box<Runtime>, shared: &Shared, logger: &Logger) -> Option<LogJo
     match ended {
         Ok(_) => shared.deliveries.close(),
         Err(payload) => {
-            let text = format!("an error in the program, in ls-node: {}", said(&*payload));
+            let text = format!("an error in the program, in ls-node: {}", panic_text(&*payload));
             logger(Level::Error, &text);
             shared.deliveries.fail(text, shared.published.delivered_at());
         }
@@ -66,7 +59,6 @@ fn log<D: Disk>(
     jobs: LogJobs,
     swap: &RoleSwap<Writer<D>, Box<Runtime>, LogJobs>,
     shared: &Shared,
-    logger: &Logger,
 ) -> Option<Box<Runtime>> {
     let answer = |done: Vec<LogDone>| shared.inbox.push(Input::Log(done));
     match catch_unwind(AssertUnwindSafe(|| writer::run(swap, jobs, answer))) {
@@ -75,9 +67,9 @@ fn log<D: Disk>(
             runtime.took_over();
             Some(runtime)
         }
-        Err(_) => {
-            logger(Level::Error, "the log's thread has failed: this member stops acknowledging");
-            shared.inbox.push(Input::Log(vec![LogDone::Failed("its thread has failed".into())]));
+        Err(payload) => {
+            let failure = LogFailure::panicked("ls-log", &*payload);
+            shared.inbox.push(Input::Log(vec![LogDone::Failed(failure)]));
             None
         }
     }

@@ -11,6 +11,7 @@ use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, ReadError, Record, Vote, WriteError};
 use lockstep_net::Coalesce;
+use std::any::Any;
 use std::time::{Duration, Instant};
 
 /// What `ls-log` answers.
@@ -37,21 +38,38 @@ pub(crate) enum LogDone {
 #[derive(Debug)]
 pub(crate) struct LogFailure {
     pub(crate) text: String,
-    /// The disk is full. Space may be freed later, so the process waits for it. Other failures end the process.
-    pub(crate) disk_full: bool,
+    /// An operator can end what the log lacks, so the process waits for that. Other failures end the process.
+    pub(crate) waits: bool,
+}
+
+impl LogFailure {
+    /// The code of the log has panicked on this thread.
+    pub(crate) fn panicked(thread: &str, payload: &(dyn Any + Send)) -> LogFailure {
+        LogFailure {
+            text: format!(
+                "an error in the program, in the thread {thread} (report it, with this line): {}",
+                panic_text(payload)
+            ),
+            waits: false,
+        }
+    }
+
+    /// The log is given a write after its failure, which has been reported.
+    fn repeated() -> LogFailure {
+        LogFailure { text: "it has failed before".into(), waits: false }
+    }
 }
 
 impl From<WriteError> for LogFailure {
     fn from(error: WriteError) -> LogFailure {
-        LogFailure { disk_full: error.is_disk_full(), text: error.to_string() }
+        LogFailure { waits: error.shortage().is_some(), text: error.to_string() }
     }
 }
 
-/// An error in the program.
-impl From<&str> for LogFailure {
-    fn from(text: &str) -> LogFailure {
-        LogFailure { text: text.to_owned(), disk_full: false }
-    }
+/// The message of a panic.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a text")
 }
 
 /// Gives a write to the log. The entries' bodies are the records' bodies: nothing is encoded here.
@@ -174,7 +192,7 @@ impl<D: Disk> Writer<D> {
     pub(crate) fn write(&mut self, op: &WriteOp) -> LogDone {
         assert!(op.rescue.is_empty(), "only a batch writes rescue files");
         if self.failed {
-            return self.fail("it has failed before");
+            return self.fail(LogFailure::repeated());
         }
         match write_to(&mut self.log, op, self.hint).and_then(|()| self.log.sync()) {
             Ok(()) => LogDone::Written(op.ticket),
@@ -479,7 +497,7 @@ mod tests {
             }
             jobs.send(write(2, false)).unwrap();
             match received.recv_timeout(LONG) {
-                Ok(LogDone::Failed(failure)) => assert_eq!(failure.disk_full, !sync, "{}", failure.text),
+                Ok(LogDone::Failed(failure)) => assert_eq!(failure.waits, !sync, "{}", failure.text),
                 other => panic!("{other:?}"),
             }
             // The disk does it again; what it dropped it does not say.
@@ -689,6 +707,25 @@ mod tests {
         jobs.send(LogJob::Stop).unwrap();
         let answer = |done: Vec<LogDone>| assert!(done.is_empty(), "{done:?}");
         assert_eq!(serve(&swap, LogJobs::new(work), SHORT, answer), None);
+    }
+
+    #[test]
+    fn panic_of_the_log_names_thread_and_remedy() {
+        let disk = MemDisk::new();
+        let (log, _) = Log::open(disk, Options::default(), &mut |_| Ok(())).unwrap();
+        let swap = RoleSwap::<_, u32, LogJobs>::new(Writer::new(log));
+        let mut wrong = write_op(1, 10);
+        let base = StateSnapshot::genesis(lockstep_core::Uuid([1; 16]), 0, Default::default());
+        wrong.rescue.push(Rescue { base: Box::new(base), entries: Vec::new() });
+        assert!(swap.announce());
+        let Wrote::Done(7, LogDone::Failed(LogFailure { text, waits })) =
+            Direct::write(&swap, 7, Box::new(wrong))
+        else {
+            panic!("only a batch writes rescue files")
+        };
+        let start = "an error in the program, in the thread ls-node (report it, with this line): ";
+        assert_eq!(text.strip_prefix(start), Some("only a batch writes rescue files"), "{text}");
+        assert!(!waits, "no operator can end it");
     }
 
     #[test]

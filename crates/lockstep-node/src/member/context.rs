@@ -14,10 +14,11 @@ use crate::member::membership::quorum::Quorum;
 use crate::member::outbox::{Outbox, OwnMessage};
 use crate::terms::Terms;
 use crate::wire::{Hello, NodeMessage, OperatorMessage};
-use lockstep_core::members::ViewMember;
+use lockstep_core::members::{Membership, ViewMember};
 use lockstep_core::message::Message;
 use lockstep_core::raft::Raft;
 use lockstep_core::{MemberId, Micros, Seqno, ViewUuid};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::thread::Thread;
@@ -39,6 +40,8 @@ pub(crate) struct Context {
     tuning: Tuning,
     /// The cluster's name.
     cluster: String,
+    /// The names of the members that this one has left behind in a forced bootstrap.
+    left_behind: BTreeMap<MemberId, String>,
     /// When the majority was seen.
     quorum: Quorum,
     /// When this process ran again after its last stall of an election timeout or longer; at first, when it began.
@@ -72,6 +75,7 @@ impl Context {
             me,
             tuning,
             cluster: String::new(),
+            left_behind: BTreeMap::new(),
             quorum,
             resumed_at: now,
             simulated_boot: None,
@@ -319,8 +323,16 @@ impl Context {
         }
         match self.raft.membership().get(id) {
             Some(member) => member.name.clone(),
-            None => self.peers.get(id).map_or_else(|| id.to_string(), |p| p.hello().name.clone()),
+            None => match self.peers.get(id) {
+                Some(peer) => peer.hello().name.clone(),
+                None => self.left_behind.get(id).cloned().unwrap_or_else(|| id.to_string()),
+            },
         }
+    }
+
+    /// A forced bootstrap goes on without the others of this membership. Lines about the leader before still name them.
+    pub(in crate::member) fn leaves_behind(&mut self, membership: &Membership) {
+        self.left_behind.extend(membership.members.iter().map(|member| (member.id, member.name.clone())));
     }
 
     /// Since when this member is not connected; for one never connected, since this member became Primary.

@@ -3,10 +3,12 @@
 use crate::log_member::MessageLog;
 use bytes::Bytes;
 use lockstep_block::device::{CopyMember, Log, NotSent, Notice, NoticeCall};
+use lockstep_node::core::members::ViewMember;
 use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
 use lockstep_node::core::{EntryKind, MemberId, Seqno, Uuid};
-use lockstep_node::{LIVE_FOR, Level, Node};
-use std::sync::Arc;
+use lockstep_node::{LIVE_FOR, Level, LocalState, Node};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The clocks of two members may run apart by this in the time for which a confirmation counts.
@@ -18,11 +20,19 @@ const SYNCED: &str = "Synced";
 pub(super) struct NodeLog {
     node: Node,
     lines: Arc<MessageLog>,
+    /// The names of all members that a view has listed. The attachment of a removed member is still in the log.
+    names: Mutex<HashMap<MemberId, String>>,
 }
 
 impl NodeLog {
     pub(super) fn new(node: Node, lines: Arc<MessageLog>) -> NodeLog {
-        NodeLog { node, lines }
+        NodeLog { node, lines, names: Mutex::default() }
+    }
+
+    /// The view lists these members.
+    pub(super) fn viewed(&self, members: &[ViewMember]) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.extend(members.iter().map(|member| (member.id, member.name.clone())));
     }
 
     pub(super) fn node(&self) -> &Node {
@@ -69,7 +79,12 @@ impl Log for NodeLog {
     }
 
     fn has_majority(&self) -> bool {
-        self.node.is_primary()
+        // A member whose copy is being made is in a primary component, though it may not write yet.
+        self.node.is_primary() || self.node.state() == LocalState::Joining
+    }
+
+    fn knows_leader(&self) -> bool {
+        !self.node.status().cluster.leader.is_empty()
     }
 
     fn waits_for(&self) -> Option<String> {
@@ -95,8 +110,11 @@ impl Log for NodeLog {
     fn name_of(&self, member: &MemberId) -> String {
         let id = member.to_string();
         let status = self.node.status();
-        let found = status.members.iter().find(|member| member.id == id);
-        found.map_or(id, |member| member.name.clone())
+        if let Some(found) = status.members.iter().find(|member| member.id == id) {
+            return found.name.clone();
+        }
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.get(member).cloned().unwrap_or_else(|| format!("a removed member ({id})"))
     }
 
     fn is_connected(&self, member: &MemberId) -> bool {

@@ -338,6 +338,7 @@ impl Serving {
 
     fn connected(&self, node: &Node, info: &ViewInfo) -> Result<(), Failure> {
         let log = node.identity();
+        self.replica.log().viewed(&info.members);
         // Older views of the log may be of the branch before.
         if info.gtid.uuid != log.history {
             return Ok(());

@@ -136,6 +136,10 @@ fn new_member_copies_the_device_under_load() {
     assert!(refused.contains("not whole"), "{refused}");
     let shown = group.block(1, &["status"]).unwrap();
     assert!(shown.contains("takes the device from n1"), "{shown}");
+    assert!(shown.contains("copy is not whole yet") && !shown.contains("no majority"), "{shown}");
+    let text = group.text(1);
+    let refused = "clients of the device are refused until this member has joined";
+    assert!(text.contains(refused) && !text.contains("no majority"), "{text}");
     assert!(group.block(0, &["status"]).unwrap().contains("sends the device to n2"));
     let (client, writes) = load.join().unwrap();
     assert!(writes > 10, "clients go on: {writes}");

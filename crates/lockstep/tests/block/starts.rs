@@ -108,6 +108,49 @@ fn restart_without_majority_tells_clients_log_and_status_why() {
     client.detach();
 }
 
+/// `lockstep bootstrap` on this member, once it misses the others.
+fn go_on_alone(group: &Group, at: usize) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut command = lockstep();
+        command.args(["bootstrap", "--socket"]).arg(group.member(at).join("lockstep.sock"));
+        let output = command.output().unwrap();
+        // Before it misses them, the command does nothing.
+        if String::from_utf8_lossy(&output.stdout).contains("goes on alone") {
+            return;
+        }
+        assert!(Instant::now() < end, "{}", String::from_utf8_lossy(&output.stderr));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+#[test]
+fn removed_member_keeps_its_name_in_status_and_log() {
+    let mut group = Group::new("names", 2, false, "c");
+    let mut client = group.attach(1, "disk");
+    client.write(0, &[1; SECTOR]).unwrap();
+    client.flush().unwrap();
+    group.settle();
+    let id = {
+        let mut command = lockstep();
+        command.args(["status", "--json", "--socket"]).arg(group.member(1).join("lockstep.sock"));
+        let status: serde_json::Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        status["self"]["id"].as_str().unwrap().to_owned()
+    };
+    group.kill(1);
+    go_on_alone(&group, 0);
+    group.until("the branch is live", |group| group.status(0).is_some_and(|status| status["live"] == true));
+    let shown = group.block(0, &["status"]).unwrap();
+    assert!(shown.contains("attached to n2") && !shown.contains(&id), "{shown}");
+    let refused =
+        Client::attach(&group.socket(0), "disk").err().expect("n2's client may come back").to_string();
+    assert!(refused.contains("attached to n2"), "{refused}");
+    group.promote(0);
+    let text = std::fs::read_to_string(group.dir.join("n1.log")).unwrap();
+    let (_, later) = text.split_once("goes on alone").expect("the log has the command's result");
+    assert!(later.contains("n1 was promoted in epoch 2") && !later.contains(&id), "{later}");
+}
+
 #[test]
 fn copy_of_a_branch_that_was_left_needs_its_operator_once() {
     let mut group = Group::new("branch", 2, false, "c");
@@ -117,18 +160,7 @@ fn copy_of_a_branch_that_was_left_needs_its_operator_once() {
     // Without a position, the copy would count as empty.
     group.settle();
     group.kill(1);
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let mut command = lockstep();
-        command.args(["bootstrap", "--socket"]).arg(group.member(0).join("lockstep.sock"));
-        let output = command.output().unwrap();
-        // Before it misses the other one, the command does nothing.
-        if String::from_utf8_lossy(&output.stdout).contains("goes on alone") {
-            break;
-        }
-        assert!(Instant::now() < end, "{}", String::from_utf8_lossy(&output.stderr));
-        std::thread::sleep(Duration::from_millis(300));
-    }
+    go_on_alone(&group, 0);
     let name = group.promote(0);
     drop(client);
     let mut client = group.attach(0, &name);

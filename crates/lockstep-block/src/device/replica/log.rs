@@ -69,7 +69,12 @@ pub trait Log: Send + Sync + 'static {
         self.is_live()
     }
 
-    /// A text for people: this member belongs to no majority, and waits for these members.
+    /// Whether this member knows a leader, and so some majority works. It may still have to join.
+    fn knows_leader(&self) -> bool {
+        false
+    }
+
+    /// A text for people: this member belongs to no majority, and waits for this.
     fn waits_for(&self) -> Option<String> {
         None
     }

@@ -534,7 +534,7 @@ impl<L: Log> Replica<L> {
                 }
             }
             let now = self.now();
-            match cut_off.step(self.no_majority(), now) {
+            match cut_off.step(self.outside(), now) {
                 Some(text) => Some(Err(text)),
                 None => (now >= until).then(|| Err(BEHIND.into())),
             }
@@ -544,15 +544,27 @@ impl<L: Log> Replica<L> {
 
     /// Why this member has not caught up with the log since its process began, and so takes no client. `None`: it has.
     pub fn waits_for(&self) -> Option<String> {
-        let has_caught_up = self.lock().caught_up;
-        (!has_caught_up).then(|| self.no_majority().unwrap_or_else(|| BEHIND.into()))
+        let (has_caught_up, is_whole) = {
+            let state = self.lock();
+            (state.caught_up, state.wholeness.check().is_ok())
+        };
+        let own = if is_whole { BEHIND } else { NOT_WHOLE };
+        (!has_caught_up).then(|| self.outside().unwrap_or_else(|| own.into()))
     }
 
-    /// That no majority answers, and for whom this member waits; `None`: one does.
-    fn no_majority(&self) -> Option<String> {
-        (!self.0.log.has_majority()).then(|| match self.0.log.waits_for() {
-            Some(why) => format!("no majority of the members answers ({why})"),
-            None => "no majority of the members answers: look at `lockstep status`".into(),
+    /// Why this member belongs to no majority, and what it waits for; `None`: it belongs to one.
+    fn outside(&self) -> Option<String> {
+        let log = &self.0.log;
+        if log.has_majority() {
+            return None;
+        }
+        let outside = match log.knows_leader() {
+            true => "this member has not joined the others yet",
+            false => "no majority of the members answers",
+        };
+        Some(match log.waits_for() {
+            Some(why) => format!("{outside} ({why})"),
+            None => format!("{outside}: look at `lockstep status`"),
         })
     }
 
@@ -715,3 +727,4 @@ impl<L: Log> Replica<L> {
 pub(super) const NO_SIZE: &str =
     "the device has no size yet: give it one with `lockstep block resize --size SIZE`";
 pub(super) const BEHIND: &str = "this member has not caught up with the log yet: look at `lockstep status`";
+const NOT_WHOLE: &str = "this member's copy is not whole yet: look at `lockstep block status`";

@@ -249,7 +249,7 @@ impl<L: Log> Replica<L> {
 
     /// Why the log takes no entry of this member now, for people.
     pub(super) fn unusable(&self) -> Option<String> {
-        self.no_majority().or_else(|| self.0.log.refusal())
+        self.outside().or_else(|| self.0.log.refusal())
     }
 
     /// Whether [`Replica::promote`] would be refused, whichever member leads: before leadership moves here.

@@ -88,6 +88,16 @@ impl Arrivals {
         }
     }
 
+    /// The log has lost everything above `kept`.
+    fn truncate(&mut self, kept: Seqno) {
+        let whole = self.spans.partition_point(|(last, _)| *last < kept);
+        // The next span has seqnos up to `kept`, and perhaps later ones.
+        self.spans.truncate(whole + 1);
+        if let Some((last, _)) = self.spans.back_mut() {
+            *last = kept.min(*last);
+        }
+    }
+
     /// How many seqnos above `finished` have arrived.
     fn above(&self, finished: Seqno) -> Seqno {
         self.spans.back().map_or(0, |(last, _)| (last - finished).max(0))
@@ -204,9 +214,14 @@ fn bound(ctx: &Context) -> Micros {
 impl Pacing {
     /// The log changes.
     pub(in crate::member) fn written(&mut self, ctx: &Context, op: &WriteOp) {
-        if op.reset.is_some() || op.truncate_from.is_some() {
-            // The seqnos go back.
+        if op.reset.is_some() {
             self.arrivals.spans.clear();
+        } else if let Some(from) = op.truncate_from {
+            // In memory are all entries but old committed ones.
+            match ctx.raft.entry(from.saturating_sub(1)) {
+                Some(kept) => self.arrivals.truncate(kept.seqno),
+                None => self.arrivals.spans.clear(),
+            }
         }
         let bound = bound(ctx);
         if bound > 0

@@ -146,6 +146,26 @@ fn age_is_that_of_first_seqno_not_finished() {
     assert_eq!(arrivals.age(11_000, 0), 10 * SPANS_MAX as Micros, "older arrivals are forgotten");
 }
 
+#[test]
+fn truncation_keeps_earlier_arrivals() {
+    let kept = |kept| {
+        let mut arrivals = Arrivals::default();
+        for (now, last) in [(10, 5), (30, 8), (50, 20)] {
+            arrivals.note(now, last, 10);
+        }
+        arrivals.truncate(kept);
+        Vec::from(arrivals.spans)
+    };
+    assert_eq!(kept(20), [(5, 10), (8, 30), (20, 50)]);
+    assert_eq!(kept(10), [(5, 10), (8, 30), (10, 50)]);
+    assert_eq!(kept(8), [(5, 10), (8, 30)]);
+    assert_eq!(kept(7), [(5, 10), (7, 30)]);
+    assert_eq!(kept(5), [(5, 10)]);
+    let mut none = Arrivals::default();
+    none.truncate(5);
+    assert_eq!(none.above(0), 0);
+}
+
 fn tuning() -> Tuning {
     Tuning { apply_pace: Duration::from_secs(1), ..Tuning::default() }
 }
@@ -279,4 +299,23 @@ fn member_within_twice_the_bound_stays_synced() {
     assert_eq!(state(&lab), LocalState::Donor);
     load(&mut lab, 0, 3 * SECOND);
     assert!(!lab.nodes[0].member.delivery.pace.paced().is_limited(), "its lag is contained no more");
+}
+
+#[test]
+fn new_leader_that_truncates_hides_no_lag() {
+    let mut lab = Lab::new(3, &tuning());
+    load(&mut lab, 0, SECOND);
+    lab.nodes[2].database_hangs = true;
+    load(&mut lab, 0, 500_000);
+    let finished = lab.nodes[2].finished.load(Ordering::Acquire);
+    let member = &mut lab.nodes[0].member;
+    let (ctx, pace) = (&member.ctx, &mut member.delivery.pace);
+    let last = ctx.raft.last_index();
+    let kept = ctx.raft.entry(last - 1).unwrap().seqno;
+    let age = pace.arrivals.age(ctx.now(), finished);
+    let op = |truncate_from| WriteOp { truncate_from, entries: Vec::new(), ..crate::testing::write_op(1, 0) };
+    pace.written(ctx, &op(Some(last)));
+    assert!(kept > finished + 10, "{kept} {finished}");
+    assert_eq!(pace.arrivals.above(finished), kept - finished);
+    assert_eq!(pace.arrivals.age(ctx.now(), finished), age);
 }

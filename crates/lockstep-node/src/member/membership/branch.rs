@@ -239,6 +239,7 @@ fn start_branch(ctx: &mut Context, fresh: Uuid) -> Result<String, String> {
     founder.wants_vote = true;
     let branch = Branch { history: fresh, log_id: fresh, founder };
     ctx.raft.branch(ctx.now(), &branch).map_err(|error| error.to_string())?;
+    ctx.leaves_behind(&before.membership);
     // Only the own disk is waited for. But the log now has no other members, so the connect's timeout would apply,
     // and may have passed.
     ctx.lift_connect_timeout();

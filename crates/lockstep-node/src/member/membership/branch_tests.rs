@@ -46,6 +46,8 @@ fn forced_bootstrap_others_rejoin_as_new_members() {
     assert_ne!((state.history, state.log_id), (before.history, before.log_id));
     assert!(state.seqno > before.seqno, "its seqnos go on");
     assert_eq!(lab.nodes[1].views.last().unwrap(), &["n2"]);
+    let removed = [0, 2].map(|at| lab.nodes[1].member.ctx.name_of(&lab.id(at)));
+    assert_eq!(removed, ["n1", "n3"], "lines about the leader before name it");
     // The others cannot go on beside the branch once they know of it. They wait for each other first: the last leader
     // may have written entries that it sent to no member.
     lab.run(11_000_000);
