@@ -17,6 +17,10 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long a client that gets the OK of a transaction of the other members waits at most: a server that leaves takes queries
+/// for some milliseconds.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The provider's capabilities, without the optional one.
 const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
     | CAP_CERTIFICATION
@@ -382,6 +386,19 @@ impl Provider {
             cx.host.settings.zone(),
             &info.members,
         ));
+    }
+
+    /// This member leaves, and a client is about to get the OK of a transaction that the other members commit. Waits until
+    /// this server takes no queries: its database does not have the transaction, and a client may read on a server what
+    /// that server has confirmed.
+    pub(crate) fn refuse_clients_before_commit_elsewhere(&self) {
+        if !self.receivers.wait_until_refusing(Instant::now() + REFUSAL_TIMEOUT) {
+            self.cx.host.log.warn(format!(
+                "this server still takes queries {} s after a transaction that only the other members commit: it does not \
+                 show that transaction",
+                REFUSAL_TIMEOUT.as_secs()
+            ));
+        }
     }
 
     /// This member has left the cluster: writes its position to the state file.

@@ -91,12 +91,28 @@ impl Receivers {
 
     /// The server has been told that it is synced, or has lost its majority since.
     pub(crate) fn set_synced(&self, synced: bool) {
+        let _is_open = lock(&self.is_open);
         self.synced.store(synced, Ordering::Release);
+        self.changed.notify_all();
     }
 
     /// Whether the server takes queries.
     pub(crate) fn is_synced(&self) -> bool {
         self.synced.load(Ordering::Acquire)
+    }
+
+    /// Waits until the server takes no queries. Returns whether that was before `until`.
+    pub(crate) fn wait_until_refusing(&self, until: Instant) -> bool {
+        let mut is_open = lock(&self.is_open);
+        while self.is_synced() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(is_open, left);
+            is_open = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     /// Waits until the connection is closed or all threads have returned, and closes it. Calls `poll` now and then.
@@ -134,6 +150,22 @@ mod tests {
         receivers.enter();
         assert!(!receivers.leave(), "once only");
         assert!(receivers.must_leave() && !receivers.must_leave());
+    }
+
+    #[test]
+    fn confirmation_waits_until_server_refuses_queries_or_timeout() {
+        let receivers = Receivers::default();
+        let now = Instant::now();
+        assert!(receivers.wait_until_refusing(now), "never synced");
+        receivers.set_synced(true);
+        assert!(!receivers.wait_until_refusing(now), "it takes queries");
+        let later = now + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| receivers.wait_until_refusing(later));
+            receivers.set_synced(false);
+            assert!(waiter.join().unwrap());
+        });
+        assert!(Instant::now() < later);
     }
 
     #[test]

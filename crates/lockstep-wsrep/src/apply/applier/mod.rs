@@ -270,7 +270,12 @@ pub(crate) unsafe fn replay(provider: &Provider, handle: &WsHandle, ctx: *mut c_
     // SAFETY: by this function's contract.
     let slot = match provider.step("replay", || unsafe { local::begin_replay(cx, handle) }) {
         None => return Status::FATAL,
-        Some(Err(status)) => return status,
+        Some(Err(status)) => {
+            if status == Status::OK {
+                provider.step("replay", || provider.refuse_clients_before_commit_elsewhere());
+            }
+            return status;
+        }
         Some(Ok(slot)) => slot,
     };
     let meta = apply_meta(cx, slot.seqno(), slot.depends_on(), &slot.writeset().meta);
