@@ -147,6 +147,11 @@ impl Context {
         self.ddl.database_is_replaced(&self.host);
     }
 
+    /// No state was transferred, and the database counts as having it. It may be ahead of this member's log.
+    pub(crate) fn state_is_assumed(&self) {
+        self.transferred.store(Seqno::MAX, Ordering::Release);
+    }
+
     /// A state transfer has restored the database, or a donor has confirmed its position: `grastate.dat` is that of a running
     /// server again.
     pub(crate) fn save_restored(&self) {
@@ -194,6 +199,17 @@ impl Context {
         let followed =
             self.saved_state().followed.filter(|followed| is_first && followed.database == database);
         followed.map(|followed| followed.log)
+    }
+
+    /// The log has given this process an incarnation that the database knows already. Later starts get higher ones: keeps in
+    /// `grastate.dat` that they have gone back, until a connected process names the log again.
+    pub(crate) fn keep_reused_incarnation(&self, node: &Node, followed: FollowedLog) {
+        let NodeIdentity { member, incarnation, .. } = node.identity();
+        if member == followed.member && followed.incarnation >= incarnation {
+            let log = FollowedLog { incarnation: u64::MAX, ..followed };
+            self.state_file.set_followed(Followed { log, database: database_inodes(&self.host.data_dir) });
+            self.host.note(self.state_file.rewrite());
+        }
     }
 
     /// Whether this member has failed.

@@ -388,6 +388,11 @@ impl Provider {
         ));
     }
 
+    /// The server takes no queries until it is told again that it is synced.
+    pub(crate) fn server_refuses_queries(&self) {
+        self.receivers.set_synced(false);
+    }
+
     /// This member leaves, and a client is about to get the OK of a transaction that the other members commit. Waits until
     /// this server takes no queries: its database does not have the transaction, and a client may read on a server what
     /// that server has confirmed.

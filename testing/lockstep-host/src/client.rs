@@ -591,8 +591,11 @@ impl Host {
                 let (state, gtid, replays) = (core.state, core.meta.gtid, core.replays);
                 drop(core);
                 // The others commit it. Nobody can miss it here, because this server takes no queries any more.
-                let has_left = self.states.lock().state == ServerState::Disconnected;
-                self.checks.ensure(state == TrxState::Committed || has_left, || {
+                let leaves = matches!(
+                    self.states.lock().state,
+                    ServerState::Disconnecting | ServerState::Disconnected
+                );
+                self.checks.ensure(state == TrxState::Committed || leaves, || {
                     format!("replay_trx returned OK and applied nothing: {gtid} is {state:?}")
                 });
                 self.called().release(&mut handle);

@@ -279,6 +279,9 @@ impl Provider {
             followed: cx.followed_log(),
         };
         let result = self.start_node(bootstrap).and_then(|node| {
+            if let Some(followed) = args.followed {
+                cx.keep_reused_incarnation(&node, followed);
+            }
             // A later connection of this process continues the replay of the first one.
             if !been_connected {
                 cx.ddl.expect_replay(&cx.host, position, node.log_end());
@@ -303,6 +306,8 @@ impl Provider {
             return;
         }
         let began = Instant::now();
+        // The server takes none from before this call on.
+        self.server_refuses_queries();
         if self.cx().sequence.is_paused() {
             self.start_nothing_more("paused");
         }

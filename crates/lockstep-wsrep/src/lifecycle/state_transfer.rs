@@ -78,6 +78,7 @@ impl StateTransfer {
                 "no state transfer, as configured: assuming that this server's data are those of {at}"
             ));
             self.complete(cx, at);
+            cx.state_is_assumed();
         } else {
             let donor = lock(&self.donor).clone();
             cx.host.log.info("requesting a state transfer");
