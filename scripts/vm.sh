@@ -233,7 +233,8 @@ build() {
     build_disks
 }
 
-is_running() { [ -s "$dir/$1.pid" ] && kill -0 "$(cat "$dir/$1.pid")" 2>/dev/null; }
+# Whether the process is still the guest's: after a reboot, another one may have its number.
+is_running() { [ -s "$dir/$1.pid" ] && grep -qsF "$dir/" "/proc/$(cat "$dir/$1.pid")/cmdline"; }
 
 known() {
     case $1 in
@@ -247,17 +248,22 @@ in_namespace() { ip -n "$namespace" "$@"; }
 # A bridge with a port for each guest, and an address for ssh.
 make_link() {
     [ ! -e "/run/netns/$namespace" ] || return 0
-    local guest
     ip netns add "$namespace"
-    in_namespace link add bridge type bridge
-    in_namespace link set bridge mtu 9000
-    in_namespace address add 10.77.0.254/24 dev bridge
-    in_namespace link set bridge up
-    for guest in a b; do
-        in_namespace tuntap add dev "tap-$guest" mode tap
-        in_namespace link set "tap-$guest" mtu 9000 master bridge
-        in_namespace link set "tap-$guest" up
-    done
+    # Not half a link: the next start would take it for a whole one.
+    { make_bridge && make_port a && make_port b; } || {
+        remove_link
+        fail "cannot make the link between the guests"
+    }
+}
+
+make_bridge() {
+    in_namespace link add bridge type bridge && in_namespace link set bridge mtu 9000 &&
+        in_namespace address add 10.77.0.254/24 dev bridge && in_namespace link set bridge up
+}
+
+make_port() {
+    in_namespace tuntap add dev "tap-$1" mode tap && in_namespace link set "tap-$1" mtu 9000 master bridge &&
+        in_namespace link set "tap-$1" up
 }
 
 remove_link() { [ ! -e "/run/netns/$namespace" ] || ip netns delete "$namespace"; }
@@ -361,8 +367,11 @@ kill_guest() {
     known "$1"
     is_running "$1" || return 0
     pid=$(cat "$dir/$1.pid")
-    kill -9 -- "-$pid"
-    while kill -0 -- "-$pid" 2>/dev/null; do sleep 0.02; done
+    kill -9 -- "-$pid" 2>/dev/null || true
+    for _ in {1..250}; do
+        kill -0 -- "-$pid" 2>/dev/null || break
+        sleep 0.02
+    done
     rm -rf "$dir/$1.pid" "$dir/$1.port" "$dir/$1.sock" "$dir/$1.cow" "$dir/uml-$1"
 }
 

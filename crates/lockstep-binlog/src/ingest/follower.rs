@@ -63,7 +63,7 @@ impl fmt::Display for FollowError {
             Self::TooLong(file) => {
                 write!(
                     f,
-                    "{file} is longer than 4 GiB, which positions in requests for a binlog do not reach: the copy cannot go on. Set \
+                    "{file} is longer than 4 GiB, and a request for a binlog cannot name a position behind that: the copy cannot go on. Set \
                      rpl_semi_sync_master_enabled=OFF on the primary to let commits go on without a durable acknowledgement. \
                      Then FLUSH BINARY LOGS, PURGE BINARY LOGS up to the next file, and start a new group with empty \
                      directories. Keep max_binlog_size and the largest transaction below 4 GiB together: a transaction is not split"
