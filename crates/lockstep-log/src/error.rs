@@ -37,7 +37,7 @@ pub enum OpenError {
         dir: String,
         /// The operation.
         doing: String,
-        /// Whose limit it is: [`Shortage::OwnDescriptors`] or [`Shortage::SystemDescriptors`].
+        /// Says whose limit it is: [`Shortage::OwnDescriptors`] or [`Shortage::SystemDescriptors`].
         of: Shortage,
     },
     /// A file was written by a newer version of the software.

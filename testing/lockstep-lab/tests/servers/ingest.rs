@@ -582,7 +582,7 @@ fn promoted_replica_takes_over_with_several_domains() -> Test {
     for (id, number) in [(40, 0), (41, 3), (42, 5)] {
         promoted.client()?.run(&[&domain(number), &insert(id)])?;
     }
-    // The order of the domains differs, and the backup's domain begins with what the server wrote.
+    // The new primary has the domains in another order, and its binlog begins the backup's domain with its own write.
     let (copied, own) = (gtids(&lab.members[0].dir.join("files")), gtids(&promoted.config.datadir()));
     let in_order = |gtids: &[String], first: &str| {
         let place = |gtid: &str| gtids.iter().position(|found| found == gtid);

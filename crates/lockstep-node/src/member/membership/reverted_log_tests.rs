@@ -402,7 +402,7 @@ fn voter_of_two_helps_after_proof_by_its_database() {
 
 /// Both logs are reverted. n1 could lead with n2's vote, without the entries that n2's database has.
 #[test]
-fn voter_of_two_does_not_help_member_without_its_databases_entries() {
+fn voter_of_two_gives_no_help_if_other_log_ends_before_its_database() {
     let (mut lab, old) = cluster(2);
     let other = lab.nodes[0].disk.clone();
     for _ in 0..5 {

@@ -419,7 +419,7 @@ impl Member {
         self.ctx.log(Level::Error, line);
     }
 
-    /// Takes no part, because the log is reverted. `remedy`: what an operator does if the others cannot go on without this
+    /// Lets this member take no part, because its log is reverted. `remedy` says what an operator does if the others cannot go on without this
     /// member.
     pub(in crate::member) fn abstain(&mut self, why: &str, remedy: &str) {
         let now = self.ctx.now();
