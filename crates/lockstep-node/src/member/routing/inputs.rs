@@ -419,8 +419,8 @@ impl Member {
         self.ctx.log(Level::Error, line);
     }
 
-    /// Lets this member take no part, because its log is reverted. `remedy` says what an operator does if the others cannot go on without this
-    /// member.
+    /// Lets this member take no part, because its log is reverted. `remedy` says what an operator does if the others cannot
+    /// go on without this member.
     pub(in crate::member) fn abstain(&mut self, why: &str, remedy: &str) {
         let now = self.ctx.now();
         self.ctx.raft.abstain(now);
