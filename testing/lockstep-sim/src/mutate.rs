@@ -89,7 +89,7 @@ pub const PLANTS: &[Plant] = &[
     plant("ack-of-unmatched", Core(AckOfUnmatched), 10, 60),
     plant("replaced-writes-count", Core(ReplacedWritesCount), 10, 60),
     plant("vote-for-any-log", Core(VoteForAnyLog), 10, 60),
-    plant("vote-below-former-end", Core(VoteBelowFormerEnd), 60, 0),
+    plant("vote-below-former-end", Core(VoteBelowFormerEnd), 120, 0),
     plant("campaign-below-former-end", Core(CampaignBelowFormerEnd), 60, 0),
     plant("two-votes", Core(TwoVotes), 10, 60),
     plant("no-pre-vote", Core(NoPreVote), 10, 0),
