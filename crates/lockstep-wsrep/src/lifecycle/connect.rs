@@ -280,7 +280,7 @@ impl Provider {
         };
         let result = self.start_node(bootstrap).and_then(|node| {
             if let Some(followed) = args.followed {
-                cx.keep_reused_incarnation(&node, followed);
+                cx.keep_reused_incarnation(node, followed);
             }
             // A later connection of this process continues the replay of the first one.
             if !been_connected {
