@@ -552,7 +552,7 @@ impl<L: Log> Replica<L> {
         (!has_caught_up).then(|| self.outside().unwrap_or_else(|| own.into()))
     }
 
-    /// Says why this member belongs to no majority, and what it waits for. `None`: it belongs to one.
+    /// Explains to people why this member is without a majority. Returns `None` if it has one.
     fn outside(&self) -> Option<String> {
         let log = &self.0.log;
         if log.has_majority() {
