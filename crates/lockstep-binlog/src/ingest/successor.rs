@@ -133,12 +133,17 @@ impl SuccessorScan {
         let mut unlogged = Vec::new();
         for last in missing.iter() {
             if !self.may_be_unlogged(last) || unlogged.len() == UNLOGGED_MAX {
-                let (logged, applied) = (self.logged.get(last.domain), self.applied.get(last.domain));
-                return Err(SuccessorError::Missing { last, logged, applied });
+                return Err(self.lacks(last));
             }
             unlogged.push(last);
         }
         Ok(unlogged)
+    }
+
+    /// The server has not shown that it has this transaction.
+    fn lacks(&self, last: Gtid) -> SuccessorError {
+        let (logged, applied) = (self.logged.get(last.domain), self.applied.get(last.domain));
+        SuccessorError::Missing { last, logged, applied }
     }
 
     /// Whether the server may have applied this transaction before its binlog began.
@@ -208,8 +213,11 @@ impl SuccessorScan {
                 self.logged.set(gtid);
             } else if own.is_none() {
                 // A replica counts on behind the last transaction.
-                if !self.may_be_unlogged(last) || gtid.seqno <= last.seqno {
+                if self.logged.get(last.domain).is_some() || gtid.seqno <= last.seqno {
                     return Err(SuccessorError::NotCopied { gtid, last });
+                }
+                if !self.may_be_unlogged(last) {
+                    return Err(self.lacks(last));
                 }
                 self.own.set(gtid);
             }
@@ -370,6 +378,9 @@ mod tests {
             let missing = SuccessorError::Missing { last, logged, applied: applied_gtid };
             assert_eq!(end(applied, "", transactions), Err(missing), "{applied} {transactions}");
         }
+        // It has written behind the copy's end, and neither its binlog nor its position has that.
+        let missing = SuccessorError::Missing { last, logged: None, applied: None };
+        assert_eq!(end("0-1-9", "", "3-2-6 0-1-9"), Err(missing));
         // Its list names one before the last.
         let missing = SuccessorError::Missing { last, logged: three("3-4-4"), applied: three("3-4-5") };
         assert_eq!(end("3-4-5", "3-4-4", "0-1-9"), Err(missing));
