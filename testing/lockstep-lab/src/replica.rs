@@ -35,6 +35,8 @@ impl Plain {
 
 /// When the primary waits for its semi-synchronous replica: the server's default. Others see a commit before it is acknowledged.
 pub const WAIT_POINT: &str = "AFTER_COMMIT";
+/// Nobody sees a commit before it is acknowledged. Groups of commits wait one after the other.
+pub(crate) const AFTER_SYNC: &str = "AFTER_SYNC";
 
 /// A server's status is a moment behind its transactions.
 const SOON: Duration = Duration::from_secs(5);
@@ -102,14 +104,20 @@ impl BinlogPlace {
     }
 }
 
-/// Lets the second server replicate from the first, which it reaches at `host`, and waits for it.
-pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, timeout: Duration) -> Result<()> {
+/// Lets the second server replicate from the first, which it reaches at `host`, and waits for it. With a wait point the
+/// replication is semi-synchronous.
+pub(crate) fn replicate(
+    plain: &Plain,
+    host: &str,
+    wait_point: Option<&str>,
+    timeout: Duration,
+) -> Result<()> {
     let (writer, copy) = (&plain.servers[0], &plain.servers[1]);
     admit_replica(writer)?;
-    if semi_sync {
+    if let Some(wait_point) = wait_point {
         // Before the replica connects, because it announces semi-sync then; and after steps that would wait for it in vain.
         writer.client()?.run(&[
-            &format!("SET GLOBAL rpl_semi_sync_master_wait_point='{WAIT_POINT}'"),
+            &format!("SET GLOBAL rpl_semi_sync_master_wait_point='{wait_point}'"),
             "SET GLOBAL rpl_semi_sync_master_enabled=ON",
         ])?;
         copy.query("SET GLOBAL rpl_semi_sync_slave_enabled=ON")?;
@@ -117,7 +125,7 @@ pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, timeout: Dur
     replicate_from(writer, host, copy)?;
     copy.wait_until(timeout, PAUSE, "does not replicate", || replicates(copy))?;
     writer.wait_until(timeout, PAUSE, "has no semi-synchronous replica", || {
-        Ok(!semi_sync || writer.client()?.status("Rpl_semi_sync_master_clients")? == "1")
+        Ok(wait_point.is_none() || writer.client()?.status("Rpl_semi_sync_master_clients")? == "1")
     })
 }
 
@@ -132,7 +140,7 @@ pub(crate) fn acknowledge(
     let mut members = members()?;
     // Nobody acknowledges these, so they come first; and the members look at them when they connect.
     writer.client()?.run(&[
-        "SET GLOBAL rpl_semi_sync_master_wait_point='AFTER_SYNC'",
+        &format!("SET GLOBAL rpl_semi_sync_master_wait_point='{AFTER_SYNC}'"),
         "SET GLOBAL rpl_semi_sync_master_wait_no_slave=ON",
         "SET GLOBAL rpl_semi_sync_master_timeout=3600000",
         "SET GLOBAL rpl_semi_sync_master_enabled=ON",

@@ -45,7 +45,7 @@ impl Rig {
         let mut rig = Rig { setup, arbitrator: None, log_members: Vec::new(), servers };
         match &mut rig.servers {
             Servers::Plain(plain) if plain.servers.len() > 1 => {
-                replicate(plain, &wan.host(NEAR, 0), setup.is_stock_semi_sync(), TIMEOUT)?;
+                replicate(plain, &wan.host(NEAR, 0), setup.stock_wait_point(), TIMEOUT)?;
             }
             Servers::Plain(plain) if setup.is_ingested() => {
                 let place = |(zone, at): &(usize, usize)| {
@@ -104,7 +104,7 @@ impl Rig {
             return Err(LocalError::Value("a log member has ended".into()));
         }
         let prefix = match (self.setup, self.setup.policy()) {
-            (setup, _) if setup.is_stock_semi_sync() || setup.is_ingested() => "Rpl_semi_sync_master",
+            (setup, _) if setup.stock_wait_point().is_some() || setup.is_ingested() => "Rpl_semi_sync_master",
             (_, Some("semisync")) => "wsrep_semi_sync",
             _ => return Ok(()),
         };

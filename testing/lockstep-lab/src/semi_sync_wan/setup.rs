@@ -1,6 +1,7 @@
 //! The set-ups: the servers with copies, and how they replicate.
 
 use crate::far::{FAR, NEAR};
+use crate::replica::{AFTER_SYNC, WAIT_POINT};
 
 /// The set-ups that take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +14,10 @@ pub enum Setup {
     MariadbSemiSync,
     /// MariaDB's semi-synchronous replication to a near replica.
     MariadbSemiSyncNear,
+    /// As [`Setup::MariadbSemiSync`], but nobody sees a commit before it is acknowledged, as with log members.
+    MariadbAfterSync,
+    /// The same with a near replica.
+    MariadbAfterSyncNear,
     /// MariaDB's semi-synchronous replication to three log members (`lockstep binlog ingest`), all of them near: a commit waits
     /// until a majority has it on disk.
     IngestNear,
@@ -44,10 +49,11 @@ pub enum Setup {
 
 impl Setup {
     /// All of them, ours beside their rivals; and that against which all others are compared in the middle.
-    pub const EACH: [Setup; 16] = [
+    pub const EACH: [Setup; 18] = [
         Setup::MariadbAsync,
         Setup::Async,
         Setup::MariadbSemiSync,
+        Setup::MariadbAfterSync,
         Setup::IngestFar,
         Setup::SemiSync,
         Setup::SemiSyncTwo,
@@ -55,6 +61,7 @@ impl Setup {
         Setup::Alone,
         Setup::IngestMajority,
         Setup::IngestNear,
+        Setup::MariadbAfterSyncNear,
         Setup::MariadbSemiSyncNear,
         Setup::SemiSyncArbitrator,
         Setup::Galera,
@@ -70,6 +77,8 @@ impl Setup {
             Setup::MariadbAsync => "mariadb-async",
             Setup::MariadbSemiSync => "mariadb-semi-sync",
             Setup::MariadbSemiSyncNear => "mariadb-semi-sync-near",
+            Setup::MariadbAfterSync => "mariadb-after-sync",
+            Setup::MariadbAfterSyncNear => "mariadb-after-sync-near",
             Setup::IngestNear => "ingest-near",
             Setup::IngestMajority => "ingest-majority",
             Setup::IngestFar => "ingest-far",
@@ -97,6 +106,8 @@ impl Setup {
             Setup::MariadbAsync => "MariaDB async, replica far",
             Setup::MariadbSemiSync => "MariaDB semi-sync, replica far",
             Setup::MariadbSemiSyncNear => "MariaDB semi-sync, replica near",
+            Setup::MariadbAfterSync => "MariaDB semi-sync AFTER_SYNC, replica far",
+            Setup::MariadbAfterSyncNear => "MariaDB semi-sync AFTER_SYNC, replica near",
             Setup::IngestNear => "MariaDB, three log members near",
             Setup::IngestMajority => "MariaDB, three log members, one far",
             Setup::IngestFar => "MariaDB, three log members, two far",
@@ -115,17 +126,25 @@ impl Setup {
     /// Whether each commit waits for the far member, so that a connection inserts a row per round trip.
     pub fn waits_for_far(self) -> bool {
         use Setup::*;
-        matches!(self, MariadbSemiSync | IngestFar | Galera | All | SemiSyncTwo | SemiSyncTwoReceive)
+        matches!(
+            self,
+            MariadbSemiSync | MariadbAfterSync | IngestFar | Galera | All | SemiSyncTwo | SemiSyncTwoReceive
+        )
     }
 
     /// Whether a copy is far.
     pub fn has_far_copy(self) -> bool {
-        !matches!(self, Setup::Alone | Setup::QuorumNear | Setup::MariadbSemiSyncNear | Setup::IngestNear)
+        use Setup::*;
+        !matches!(self, Alone | QuorumNear | MariadbSemiSyncNear | MariadbAfterSyncNear | IngestNear)
     }
 
-    /// Whether a replica of MariaDB's acknowledges.
-    pub fn is_stock_semi_sync(self) -> bool {
-        matches!(self, Setup::MariadbSemiSync | Setup::MariadbSemiSyncNear)
+    /// When the primary waits, if a replica of MariaDB's acknowledges: a value of `rpl_semi_sync_master_wait_point`.
+    pub fn stock_wait_point(self) -> Option<&'static str> {
+        match self {
+            Setup::MariadbSemiSync | Setup::MariadbSemiSyncNear => Some(WAIT_POINT),
+            Setup::MariadbAfterSync | Setup::MariadbAfterSyncNear => Some(AFTER_SYNC),
+            _ => None,
+        }
     }
 
     /// Whether our log members acknowledge what a MariaDB server commits.
@@ -155,6 +174,8 @@ impl Setup {
             | Setup::MariadbAsync
             | Setup::MariadbSemiSync
             | Setup::MariadbSemiSyncNear
+            | Setup::MariadbAfterSync
+            | Setup::MariadbAfterSyncNear
             | Setup::IngestNear
             | Setup::IngestMajority
             | Setup::IngestFar
@@ -172,10 +193,11 @@ impl Setup {
     pub(super) fn places(self) -> &'static [(usize, usize)] {
         match self {
             Setup::Alone | Setup::IngestNear | Setup::IngestMajority | Setup::IngestFar => &[(NEAR, 0)],
-            Setup::MariadbSemiSyncNear => &[(NEAR, 0), (NEAR, 1)],
+            Setup::MariadbSemiSyncNear | Setup::MariadbAfterSyncNear => &[(NEAR, 0), (NEAR, 1)],
             Setup::QuorumNear => &[(NEAR, 0), (NEAR, 1), (NEAR, 2)],
             Setup::MariadbAsync
             | Setup::MariadbSemiSync
+            | Setup::MariadbAfterSync
             | Setup::SemiSyncTwo
             | Setup::SemiSyncTwoReceive
             | Setup::SemiSyncArbitrator => &[(NEAR, 0), (FAR, 0)],

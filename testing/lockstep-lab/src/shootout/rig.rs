@@ -17,7 +17,7 @@ use crate::far;
 use crate::mount::Mount;
 use crate::needs;
 use crate::netns::Network;
-use crate::replica::{Plain, acknowledge, check_semi_sync, replicate, wait_for_log_members};
+use crate::replica::{Plain, WAIT_POINT, acknowledge, check_semi_sync, replicate, wait_for_log_members};
 use crate::replicated_device::ReplicatedDevice;
 use crate::servers::Servers;
 use crate::slow_disk::SlowDisk;
@@ -87,7 +87,9 @@ impl Rig {
         }
         let network = &rig._network;
         match (&rig.servers, setup.kind) {
-            (Servers::Plain(plain), Kind::SemiSync) => replicate(plain, &network.host(0), true, TIMEOUT)?,
+            (Servers::Plain(plain), Kind::SemiSync) => {
+                replicate(plain, &network.host(0), Some(WAIT_POINT), TIMEOUT)?
+            }
             (Servers::Plain(plain), Kind::Ingest) => {
                 let place = |at| Some(Place { host: network.host(at), namespace: network.namespace(at) });
                 let (places, writer) = ((1..=LOG_MEMBERS).map(place).collect(), &plain.servers[0]);
