@@ -68,7 +68,11 @@ pub enum ServerEnd {
     /// continues with its own, complete data.
     YieldedToBranch,
     /// The log went back in time. The next start quarantines it, and the member returns as a new one.
-    LogReverted,
+    LogReverted {
+        /// The database was ahead of the log, so that it may have transactions that the cluster lacks. It cannot be used any
+        /// more.
+        needs_state: bool,
+    },
 }
 
 /// Ends the server's process. Receives the reason, and a text for the log. Called once: on `ls-node`, or on a thread of its

@@ -286,7 +286,7 @@ fn server_with_reverted_log_ends_before_its_connect_fails() {
     node.stop();
     drop(node);
     let happened: Vec<String> = happens.try_iter().collect();
-    assert_eq!(happened[0], "LogReverted", "{happened:?}");
+    assert_eq!(happened[0], "LogReverted { needs_state: false }", "{happened:?}");
     assert!(happened[1].contains("went back in time, as n"), "{happened:?}");
 
     let again = Server::start(&folders[1], "n2", p2, &[p1], at, None);

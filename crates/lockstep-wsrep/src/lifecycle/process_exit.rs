@@ -10,7 +10,11 @@ const LOG_WITHIN: Duration = Duration::from_secs(1);
 /// Ends the process at the node's request. No thread of the server is waited for.
 pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
     cx.set_failed();
-    if matches!(why, ServerEnd::Diverged | ServerEnd::NeedsState) {
+    let corrupt = matches!(
+        why,
+        ServerEnd::Diverged | ServerEnd::NeedsState | ServerEnd::LogReverted { needs_state: true }
+    );
+    if corrupt {
         cx.ddl.database_is_corrupt(&cx.host);
     }
     let then = match why {
@@ -28,8 +32,12 @@ pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
             "this server's process ends now, so that its clients go to another member. After a restart, which systemd does \
              by itself once the disk lets the process go, it continues by its log"
         }
-        ServerEnd::LogReverted => {
+        ServerEnd::LogReverted { needs_state: false } => {
             "this server's process ends now, to join as a new member after a restart, which systemd does by itself"
+        }
+        ServerEnd::LogReverted { needs_state: true } => {
+            "this server's process ends now, to join as a new member after a restart, which systemd does by itself. Its data \
+             were ahead of its log, so it gets a full state transfer"
         }
         ServerEnd::LogFailed => {
             "this server's process ends now, to continue by its log after a restart, which systemd does by itself. If the \

@@ -15,7 +15,8 @@
 //! The consequence is the least one that is safe:
 //!
 //! - The others go on without this member, as a reporter says: the member gives up its log like a damaged one. Its process
-//!   ends, the next start quarantines the log, and the member returns under a new id.
+//!   ends, the next start quarantines the log, and the member returns under a new id. If its database was ahead of the log,
+//!   it takes a state transfer: the others may have been reverted as well, and have other transactions under these seqnos.
 //! - The others cannot go on, or no report says that they do: the member abstains, and keeps its log. Perhaps it is the only
 //!   one that still has some committed entries.
 //! - The reporter and this member are the only two voters: the reporter has every committed entry, and no other member can win
@@ -26,7 +27,7 @@
 use crate::api::FollowedLog;
 use crate::wire::{Evidence, Sighting};
 use lockstep_core::raft::{Durable, Raft};
-use lockstep_core::{Gtid, Index, ViewUuid};
+use lockstep_core::{Gtid, Index, Seqno, ViewUuid};
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -40,6 +41,8 @@ pub(in crate::member) struct RevertedLog {
     /// This process has been in a primary component.
     was_primary: bool,
     found: Option<Found>,
+    /// The database's seqno, if it was above the log's end at a connect of this process.
+    database_was_at: Option<Seqno>,
 }
 
 /// A proof that this member's log is reverted.
@@ -85,12 +88,32 @@ impl RevertedLog {
             own: vec![view_uuid],
             was_primary: false,
             found: None,
+            database_was_at: None,
         }
     }
 
     /// A connect begins under this view UUID.
     pub(in crate::member) fn connect(&mut self, view_uuid: ViewUuid) {
         self.own.push(view_uuid);
+    }
+
+    /// The database has this seqno, and the log ends below it. Its transactions between the two may be ones that no other
+    /// member has: a later log that reaches the seqno does not show that it has them.
+    pub(in crate::member) fn database_is_ahead(&mut self, seqno: Seqno) {
+        self.database_was_at = Some(seqno);
+    }
+
+    /// See [`RevertedLog::database_is_ahead`].
+    pub(in crate::member) fn database_was_at(&self) -> Option<Seqno> {
+        self.database_was_at
+    }
+
+    /// Which log another member must have, to go on without this one, for people: "a member" comes before it.
+    pub(in crate::member) fn wanted_log(&self) -> String {
+        match self.database_was_at {
+            Some(seqno) => format!("whose log reaches seqno {seqno} (`lockstep status` shows it)"),
+            None => "whose log is whole".into(),
+        }
     }
 
     /// The loss that a report proves, for people; `None` if nothing is lost.

@@ -83,8 +83,8 @@ impl Ending {
     }
 
     /// This member gives up its log, which went back in time. Its server has not been in a primary component.
-    pub(in crate::member) fn gives_up_log(&mut self, now: Micros, text: &str) {
-        self.plan(now, ServerEnd::LogReverted, text);
+    pub(in crate::member) fn gives_up_log(&mut self, now: Micros, needs_state: bool, text: &str) {
+        self.plan(now, ServerEnd::LogReverted { needs_state }, text);
     }
 
     fn plan(&mut self, until: Micros, why: ServerEnd, text: &str) {

@@ -147,6 +147,11 @@ impl Member {
     fn compare_with_log(&mut self, args: &mut ConnectArgs) -> Result<(), NodeError> {
         args.position = in_present_history(&self.ctx, args.position);
         let alone = self.ctx.raft.membership().voters().all(|id| id == self.ctx.me().id);
+        let (position, tail) = (args.position, self.ctx.raft.tail_state());
+        let is_ahead = position.uuid == tail.history && position.seqno > tail.seqno;
+        if is_ahead && self.ctx.raft.former_end().is_none() {
+            self.roster.reverted_log.database_is_ahead(position.seqno);
+        }
         // A member that is the only voter abstains for nobody.
         if !alone && let Some(followed) = &args.followed {
             self.compare_with_followed_log(followed, args.position);
@@ -193,10 +198,11 @@ impl Member {
     fn compare_with_followed_log(&mut self, followed: &FollowedLog, position: Gtid) {
         let raft = &self.ctx.raft;
         let Some(why) = self.roster.reverted_log.on_database(raft, followed, position) else { return };
-        self.abstain(
-            &why,
-            "run lockstep bootstrap on a member whose log is whole. If there is none, found the cluster anew on the newest data",
+        let remedy = format!(
+            "run lockstep bootstrap on a member {}. If there is none, found the cluster anew on the newest data",
+            self.roster.reverted_log.wanted_log()
         );
+        self.abstain(&why, &remedy);
     }
 
     /// Advances the connection state.

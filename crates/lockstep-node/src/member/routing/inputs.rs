@@ -441,7 +441,8 @@ impl Member {
              it joins as a new member"
         ));
         let text = "this member gives up its log, which went back in time";
-        self.recovery.ending.gives_up_log(self.ctx.now(), text);
+        let needs_state = self.roster.reverted_log.database_was_at().is_some();
+        self.recovery.ending.gives_up_log(self.ctx.now(), needs_state, text);
     }
 
     /// All connections end: this member has left, or does not join.
@@ -522,11 +523,13 @@ impl Member {
             Command::Hold => self.admin.barrier.begin(&mut self.ctx, token),
             Command::Release { hold } => self.admin.barrier.release(&mut self.ctx, token, hold),
             Command::Bootstrap if self.roster.reverted_log.lacks_entries_of_database(&self.ctx.raft) => {
-                let text = "this member's log went back in time, and its data are ahead of it: give this command to a member \
-                            whose log is whole. If there is none, found the cluster anew on the newest data: stop all servers, \
-                            move their lockstep.* files away, and start the one with the newest data with \
-                            --wsrep-new-cluster";
-                let answer = Answer { ok: false, text: text.into(), seconds: 0.0, held: None };
+                let text = format!(
+                    "this member's log went back in time, and its data are ahead of it: give this command to a member {}. If \
+                     there is none, found the cluster anew on the newest data: stop all servers, move their lockstep.* files \
+                     away, and start the one with the newest data with --wsrep-new-cluster",
+                    self.roster.reverted_log.wanted_log()
+                );
+                let answer = Answer { ok: false, text, seconds: 0.0, held: None };
                 self.ctx.emit(Effect::Answer { token, answer });
             }
             Command::Bootstrap => self.roster.branches.begin(&mut self.ctx, token, fresh),
