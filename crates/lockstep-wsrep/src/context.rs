@@ -3,20 +3,20 @@
 use crate::apply::sequence::CommitSequence;
 use crate::ddl::Ddl;
 use crate::host::Host;
+use crate::lifecycle::database_log::DatabaseLog;
 use crate::lifecycle::identity::Identity;
 use crate::lifecycle::last_view::LastView;
 use crate::lifecycle::node_slot::NodeSlot;
-use crate::lifecycle::state_files::{Followed, Saved, StateFile, database_inodes};
+use crate::lifecycle::state_files::{Saved, StateFile};
 use crate::status::counters::Counters;
 use crate::trx::table::Transactions;
 use crate::trx::write_access::{Write, WriteAccess};
 use lockstep_abi::Status;
-use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Seqno};
-use lockstep_node::{
-    FollowedLog, Identity as NodeIdentity, LocalState, Node, NodeConfig, NodeError, ViewInfo,
-};
+use lockstep_node::core::{Gtid, Seqno};
+use lockstep_node::{FollowedLog, LocalState, Node, NodeConfig, NodeError, ViewInfo};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module. Usable from any thread.
 ///
@@ -32,14 +32,13 @@ pub(crate) struct Context {
     view: LastView,
     state_file: Arc<StateFile>,
     access: WriteAccess,
+    database_log: DatabaseLog,
     failed: AtomicBool,
-    /// The position of a state that a donor has sent, until this member's log has gone beyond it: see [`Saved::followed`].
-    /// [`SEQNO_UNDEFINED`] if there is none.
-    transferred: AtomicI64,
 }
 
 impl Context {
     pub(crate) fn new(host: Host, state_file: Arc<StateFile>, ddl: Ddl) -> Context {
+        let database_log = DatabaseLog::new(state_file.clone(), host.data_dir.clone());
         Context {
             host,
             node: NodeSlot::default(),
@@ -51,8 +50,8 @@ impl Context {
             state_file,
             counters: Counters::default(),
             access: WriteAccess::default(),
+            database_log,
             failed: AtomicBool::new(false),
-            transferred: AtomicI64::new(SEQNO_UNDEFINED),
         }
     }
 
@@ -93,19 +92,10 @@ impl Context {
             && let Some(node) = self.node()
         {
             node.finished(low);
-            self.follow_own_log_after_transfer(low);
-        }
-    }
-
-    /// If the database has the first entry after a transferred state, the own log has reached that state. The entry was on
-    /// the own disk before it was delivered.
-    fn follow_own_log_after_transfer(&self, finished: Seqno) {
-        let transferred = self.transferred.load(Ordering::Acquire);
-        let ends = transferred != SEQNO_UNDEFINED && finished > transferred;
-        let (relaxed, none) = (Ordering::Relaxed, SEQNO_UNDEFINED);
-        if ends && self.transferred.compare_exchange(transferred, none, Ordering::AcqRel, relaxed).is_ok() {
-            self.name_log();
-            self.host.note(self.state_file.rewrite());
+            if self.database_log.has_finished(low) {
+                self.name_log();
+                self.host.note(self.state_file.rewrite());
+            }
         }
     }
 
@@ -142,23 +132,23 @@ impl Context {
     }
 
     /// A state transfer is about to overwrite the database.
-    pub(crate) fn database_is_replaced(&self) {
-        self.transferred.store(Seqno::MAX, Ordering::Release);
-        self.ddl.database_is_replaced(&self.host);
+    ///
+    /// # Errors
+    /// As [`Ddl::database_is_replaced`].
+    pub(crate) fn database_is_replaced(&self) -> io::Result<()> {
+        self.database_log.state_begins();
+        self.ddl.database_is_replaced(&self.host)
     }
 
     /// No state was transferred, and the database counts as having it. It may be ahead of this member's log.
     pub(crate) fn state_is_assumed(&self) {
-        self.transferred.store(Seqno::MAX, Ordering::Release);
+        self.database_log.state_is_assumed();
     }
 
     /// A state transfer has restored the database, or a donor has confirmed its position: `grastate.dat` is that of a running
     /// server again.
     pub(crate) fn save_restored(&self) {
-        // The log may end before the transferred state yet.
-        if self.transferred.load(Ordering::Acquire) != SEQNO_UNDEFINED {
-            self.transferred.store(self.sequence.finished(), Ordering::Release);
-        }
+        self.database_log.state_is_restored(self.sequence.finished());
         self.state_file.mark_restored();
         self.save_running();
     }
@@ -183,33 +173,21 @@ impl Context {
             && identity.history == self.identity.history()
         {
             self.state_file.of_log(identity.log);
-            let NodeIdentity { member, incarnation, .. } = identity;
-            if self.transferred.load(Ordering::Acquire) == SEQNO_UNDEFINED {
-                let database = database_inodes(&self.host.data_dir);
-                let log = FollowedLog { member, incarnation };
-                self.state_file.set_followed(Followed { log, database });
+            // Before that, the file names the log of an earlier process: the proof that it has gone back.
+            if self.identity.been_connected() {
+                self.database_log.name(&identity);
             }
         }
     }
 
     /// The log that the database has followed, for the first connect of this process.
     pub(crate) fn followed_log(&self) -> Option<FollowedLog> {
-        let database = database_inodes(&self.host.data_dir);
-        let is_first = !self.identity.been_connected();
-        let followed =
-            self.saved_state().followed.filter(|followed| is_first && followed.database == database);
-        followed.map(|followed| followed.log)
+        if self.identity.been_connected() { None } else { self.database_log.get() }
     }
 
-    /// The log has given this process an incarnation that the database knows already. Later starts get higher ones: keeps in
-    /// `grastate.dat` that they have gone back, until a connected process names the log again.
-    pub(crate) fn keep_reused_incarnation(&self, node: &Node, followed: FollowedLog) {
-        let NodeIdentity { member, incarnation, .. } = node.identity();
-        if member == followed.member && followed.incarnation >= incarnation {
-            let log = FollowedLog { incarnation: u64::MAX, ..followed };
-            self.state_file.set_followed(Followed { log, database: database_inodes(&self.host.data_dir) });
-            self.host.note(self.state_file.rewrite());
-        }
+    /// `node` has opened its log, and the database has followed this one.
+    pub(crate) fn log_is_open(&self, node: &Node, followed: FollowedLog) {
+        self.host.note(self.database_log.keep_reused_incarnation(&node.identity(), followed));
     }
 
     /// Whether this member has failed.

@@ -16,7 +16,7 @@
 //! database that has been restored in its place.
 
 use crate::ddl::recovery::{Relation, Rule, Words};
-use crate::lifecycle::state_files::database_inodes;
+use crate::lifecycle::state_files::DatabaseId;
 use crate::sync::lock;
 use lockstep_node::core::{Gtid, Seqno, Uuid};
 use std::collections::BTreeMap;
@@ -118,7 +118,7 @@ impl DdlJournal {
             Err(error) => return Err(error),
         };
         let mut inner = Inner::default();
-        let warning = inner.load(&text, &database(dir)).err();
+        let warning = inner.load(&text, DatabaseId::of(dir)).err();
         let is_old = text.lines().next().is_some_and(|first| first.contains(TITLE_WITHOUT_WORDS));
         if warning.is_none() && inner.records > 0 && !is_old {
             let file = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(&path)?;
@@ -251,7 +251,7 @@ impl DdlJournal {
         let Inner { marks, words, .. } = &mut *inner;
         let oldest = marks.keys().nth_back(KEEP_WORDS - 1).copied();
         words.retain(|seqno, _| Some(*seqno) >= oldest && marks.contains_key(seqno));
-        let mut text = line(&format!("{TITLE} {}", database(&self.dir)));
+        let mut text = line(&format!("{TITLE} {}", DatabaseId::of(&self.dir)));
         for (seqno, entry) in inner.needed() {
             text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, &entry)));
         }
@@ -329,7 +329,7 @@ impl Inner {
     ///
     /// # Errors
     /// The reason why the file does not count.
-    fn load(&mut self, text: &str, database: &str) -> Result<(), String> {
+    fn load(&mut self, text: &str, database: DatabaseId) -> Result<(), String> {
         if text.is_empty() {
             return Ok(());
         }
@@ -349,8 +349,9 @@ impl Inner {
             self.bytes += raw.len() as u64;
             if std::mem::take(&mut first) {
                 let of = content.strip_prefix(TITLE).or_else(|| content.strip_prefix(TITLE_WITHOUT_WORDS));
-                let of = of.ok_or("another version wrote it")?;
-                if of.trim() != database {
+                let of = of.ok_or("another version wrote it")?.trim();
+                // Earlier versions wrote no times.
+                if of != database.to_string() && of != database.without_times() {
                     return Err("it belongs to another database that was in this directory before".into());
                 }
                 continue;
@@ -363,12 +364,6 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// Identifies the database.
-fn database(dir: &Path) -> String {
-    let [ibdata, mysql] = database_inodes(dir);
-    format!("{ibdata}-{mysql}")
 }
 
 /// The text of a record.
@@ -660,7 +655,11 @@ mod tests {
         drop(marks);
         let text = std::fs::read_to_string(dir.file()).unwrap();
         let former = text.lines().map(|line| &line[9..]).filter(|text| !text.starts_with("words "));
-        let former: String = former.map(|text| line(&text.replace(TITLE, TITLE_WITHOUT_WORDS))).collect();
+        let database = DatabaseId::of(&dir.0);
+        let former: String = former
+            .map(|text| text.replace(&database.to_string(), &database.without_times()))
+            .map(|text| line(&text.replace(TITLE, TITLE_WITHOUT_WORDS)))
+            .collect();
         std::fs::write(dir.file(), former).unwrap();
         let (marks, warning) = dir.open();
         assert_eq!((warning, marks.of(at(5))), (None, Some(Mark::Done)));

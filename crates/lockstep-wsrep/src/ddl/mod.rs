@@ -17,6 +17,7 @@ use journal::{DdlJournal, Mark, Table};
 use lockstep_node::Ordered;
 use lockstep_node::core::{EntryKind, Gtid, SEQNO_UNDEFINED, Seqno};
 use recovery::{Relation, Rule};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -84,10 +85,14 @@ impl Ddl {
     }
 
     /// A state transfer is about to overwrite the database.
-    pub(crate) fn database_is_replaced(&self, host: &Host) {
+    ///
+    /// # Errors
+    /// `grastate.dat` cannot say so. The database must stay as it is: a later start would take it for a whole one.
+    pub(crate) fn database_is_replaced(&self, host: &Host) -> io::Result<()> {
+        self.state_file.transfer_begins()?;
         self.replay.forget();
-        host.note(self.state_file.transfer_begins());
         host.note(self.journal.forget());
+        Ok(())
     }
 
     /// The database differs from the cluster's: the next start needs a state transfer.

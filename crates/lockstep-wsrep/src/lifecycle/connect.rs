@@ -209,7 +209,14 @@ impl Provider {
     }
 
     fn start_node(self: &Arc<Self>, founds: bool) -> Result<&Node, NodeError> {
-        self.cx().node_or_start(|| self.node_config(!founds))
+        let cx = self.cx();
+        let is_new = cx.node().is_none();
+        let node = cx.node_or_start(|| self.node_config(!founds))?;
+        // At once: this process may be killed while it looks for its position, and the next one gets another incarnation.
+        if is_new && let Some(followed) = cx.followed_log() {
+            cx.log_is_open(node, followed);
+        }
+        Ok(node)
     }
 
     /// `connect`.
@@ -279,9 +286,6 @@ impl Provider {
             followed: cx.followed_log(),
         };
         let result = self.start_node(bootstrap).and_then(|node| {
-            if let Some(followed) = args.followed {
-                cx.keep_reused_incarnation(node, followed);
-            }
             // A later connection of this process continues the replay of the first one.
             if !been_connected {
                 cx.ddl.expect_replay(&cx.host, position, node.log_end());

@@ -2,6 +2,7 @@
 
 pub(crate) mod connect;
 pub(crate) mod control;
+pub(crate) mod database_log;
 pub(crate) mod identity;
 pub(crate) mod innodb_position;
 pub(crate) mod last_view;

@@ -5,7 +5,7 @@ use lockstep_abi as abi;
 use lockstep_node::FollowedLog;
 use lockstep_node::core::members::ViewMember;
 use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
@@ -13,6 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::UNIX_EPOCH;
 
 const MAX_SIZE: usize = 512;
 
@@ -37,8 +38,8 @@ pub(crate) struct Saved {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Followed {
     pub(crate) log: FollowedLog,
-    /// See [`database_inodes`]. A database that was put in place of another one has not followed its log.
-    pub(crate) database: [u64; 2],
+    /// A database that was put in place of another one has not followed its log.
+    pub(crate) database: DatabaseId,
 }
 
 impl Followed {
@@ -46,16 +47,50 @@ impl Followed {
         let mut words = text.split_ascii_whitespace();
         let mut word = || words.next();
         let (member, incarnation) = (Uuid::parse(word()?)?, word()?.parse().ok()?);
-        let (first, second) = word()?.split_once('-')?;
-        let database = [first.parse().ok()?, second.parse().ok()?];
+        let database = DatabaseId::parse(word()?)?;
         let log = FollowedLog { member, incarnation };
         words.next().is_none().then_some(Followed { log, database })
     }
 }
 
-/// Identifies the database in a directory: a restored one has other inodes.
-pub(crate) fn database_inodes(dir: &Path) -> [u64; 2] {
-    ["ibdata1", "mysql"].map(|name| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.ino()))
+/// Identifies the database in a directory, by its file `ibdata1` and its folder `mysql`: by their inodes, and by the times at
+/// which they were made. A file system may give a restored file the inode of the one that was deleted before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DatabaseId {
+    inodes: [u64; 2],
+    /// Nanoseconds since 1970; 0 if the file system does not keep them.
+    made: [u64; 2],
+}
+
+impl DatabaseId {
+    /// Of this data directory; zeros for what is absent.
+    pub(crate) fn of(dir: &Path) -> DatabaseId {
+        let of = ["ibdata1", "mysql"].map(|name| {
+            let Ok(meta) = std::fs::metadata(dir.join(name)) else { return (0, 0) };
+            let made = meta.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            (meta.ino(), made.map_or(0, |since| since.as_nanos() as u64))
+        });
+        DatabaseId { inodes: of.map(|(inode, _)| inode), made: of.map(|(_, made)| made) }
+    }
+
+    fn parse(text: &str) -> Option<DatabaseId> {
+        let numbers: Result<Vec<u64>, _> = text.split('-').map(str::parse).collect();
+        let [first, second, first_made, second_made] = numbers.ok()?[..] else { return None };
+        Some(DatabaseId { inodes: [first, second], made: [first_made, second_made] })
+    }
+
+    /// The form of earlier versions, which has no times.
+    pub(crate) fn without_times(&self) -> String {
+        let [first, second] = self.inodes;
+        format!("{first}-{second}")
+    }
+}
+
+impl fmt::Display for DatabaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, second] = self.made;
+        write!(f, "{}-{first}-{second}", self.without_times())
+    }
 }
 
 /// The comment for [`Saved::in_statement`]. Galera's library and its tools skip it.
@@ -104,8 +139,8 @@ impl Saved {
         if !self.log.is_nil() {
             let _ = writeln!(text, "{OF_LOG}{}", self.log);
         }
-        if let Some(Followed { log, database: [first, second] }) = self.followed {
-            let _ = writeln!(text, "{FOLLOWED}{} {} {first}-{second}", log.member, log.incarnation);
+        if let Some(Followed { log, database }) = self.followed {
+            let _ = writeln!(text, "{FOLLOWED}{} {} {database}", log.member, log.incarnation);
         }
         if self.in_statement {
             text = text + IN_STATEMENT + "\n";
@@ -134,8 +169,8 @@ struct Inner {
     corrupt: bool,
     /// The seqno is written when the process ends.
     at_end: bool,
-    /// The current content of the file.
-    written: Saved,
+    /// The content of the file; `None` if a write has failed since.
+    written: Option<Saved>,
     written_len: usize,
 }
 
@@ -219,7 +254,7 @@ impl StateFile {
             transfer: false,
             corrupt: false,
             at_end: false,
-            written: saved,
+            written: Some(saved),
             written_len: text.len(),
         };
         let has_exit_handler = AtomicBool::new(false);
@@ -351,7 +386,7 @@ impl StateFile {
         if inner.at_end {
             now.position.seqno = SEQNO_UNDEFINED;
         }
-        if now == inner.written && inner.written_len <= MAX_SIZE && inner.written_len > 0 {
+        if Some(now) == inner.written && inner.written_len <= MAX_SIZE && inner.written_len > 0 {
             return Ok(());
         }
         let mut text = now.text();
@@ -360,6 +395,8 @@ impl StateFile {
         while text.len() < inner.written_len.min(MAX_SIZE) {
             text.push(' ');
         }
+        // After a failure nobody knows what the file has.
+        inner.written = None;
         let result = (|| {
             inner.file.seek(SeekFrom::Start(0))?;
             inner.file.write_all(text.as_bytes())?;
@@ -371,7 +408,7 @@ impl StateFile {
         result.map_err(|error: io::Error| {
             io::Error::new(error.kind(), format!("cannot write {}: {error}", self.path.display()))
         })?;
-        inner.written = now;
+        inner.written = Some(now);
         inner.written_len = len.max(inner.written_len.min(MAX_SIZE));
         Ok(())
     }
@@ -478,8 +515,8 @@ mod tests {
         file.set(at(SEQNO_UNDEFINED), false).unwrap();
         assert_eq!(dir.read(), Saved { log, ..Saved::at(at(SEQNO_UNDEFINED), false) });
         // The longest possible text fits.
-        let followed =
-            Followed { log: FollowedLog { member: log, incarnation: u64::MAX }, database: [u64::MAX; 2] };
+        let database = DatabaseId { inodes: [u64::MAX; 2], made: [u64::MAX; 2] };
+        let followed = Followed { log: FollowedLog { member: log, incarnation: u64::MAX }, database };
         let longest =
             Saved { log, in_statement: true, followed: Some(followed), ..Saved::at(at(i64::MAX), true) };
         assert!(longest.text().len() <= MAX_SIZE, "{}", longest.text().len());
@@ -606,10 +643,26 @@ mod tests {
     }
 
     #[test]
+    fn content_is_written_again_after_a_failure() {
+        let dir = Dir::new("failed-write");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        file.set(at(7), false).unwrap();
+        let read_only = File::open(dir.0.join("grastate.dat")).unwrap();
+        let writable = std::mem::replace(&mut lock(&file.inner).file, read_only);
+        let error = file.transfer_begins().unwrap_err().to_string();
+        assert!(error.contains("cannot write") && error.contains("grastate.dat"), "{error}");
+        lock(&file.inner).file = writable;
+        std::fs::write(dir.0.join("grastate.dat"), "").unwrap();
+        file.mark_restored();
+        file.set(at(7), false).unwrap();
+        assert_eq!(dir.read().position, at(7));
+    }
+
+    #[test]
     fn followed_log_is_kept_until_database_is_replaced() {
         let followed = |n| Followed {
             log: FollowedLog { member: Uuid([n; 16]), incarnation: 3 << 20 },
-            database: [11, 12],
+            database: DatabaseId { inodes: [11, 12], made: [13, 14] },
         };
         let dir = Dir::new("followed");
         let (file, _) = StateFile::open(&dir.0).unwrap();
@@ -633,7 +686,9 @@ mod tests {
         file.set_followed(followed(2));
         file.rewrite().unwrap();
         assert_eq!(dir.read().followed, None);
-        for text in ["", "x 1 2-3", "01010101-0101-0101-0101-010101010101 1 2", "1 2-3 4"] {
+        let id = "01010101-0101-0101-0101-010101010101";
+        // The last one is of a version that did not write the times.
+        for text in ["", "x 1 2-3-4-5", "1 2-3-4-5", &format!("{id} 1 2"), &format!("{id} 1 2-3")] {
             assert_eq!(Followed::parse(text), None, "{text}");
         }
     }

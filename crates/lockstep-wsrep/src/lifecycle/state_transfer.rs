@@ -42,8 +42,15 @@ impl StateTransfer {
     pub(crate) fn begin(&self, cx: &Context, bypass: bool) {
         self.is_bypass.store(bypass, Ordering::SeqCst);
         self.awaits_state.store(true, Ordering::SeqCst);
-        if !bypass {
-            cx.database_is_replaced();
+        if bypass {
+            return;
+        }
+        if let Err(error) = cx.database_is_replaced() {
+            cx.host.log.error(format!(
+                "{error}: a state transfer would overwrite this server's data, and a later start could not tell. The data stay \
+                 as they are, and this server's process ends now. Free space on the disk, or repair it"
+            ));
+            process_exit::abort();
         }
     }
 
@@ -77,8 +84,9 @@ impl StateTransfer {
             cx.host.log.warn(format!(
                 "no state transfer, as configured: assuming that this server's data are those of {at}"
             ));
-            self.complete(cx, at);
+            self.set_position(cx, at);
             cx.state_is_assumed();
+            node.state_received(Ok(at));
         } else {
             let donor = lock(&self.donor).clone();
             cx.host.log.info("requesting a state transfer");
@@ -86,14 +94,12 @@ impl StateTransfer {
         }
     }
 
-    /// The database is at `at` now.
-    fn complete(&self, cx: &Context, at: core::Gtid) {
-        let Some(node) = cx.node() else { return };
+    /// The database is at `at` now. The node delivers the next entry once it knows, so the caller tells it last.
+    fn set_position(&self, cx: &Context, at: core::Gtid) {
         cx.sequence.set_position(at.seqno);
         cx.identity.position_is_set();
         self.awaits_state.store(false, Ordering::SeqCst);
         cx.save_restored();
-        node.state_received(Ok(at));
     }
 
     /// `sst_received`.
@@ -116,7 +122,9 @@ impl StateTransfer {
             cx.fail(&format!("the received state has history {}, not {history}", uuid_in(at.uuid)));
             return Status::CONN_FAIL;
         }
-        self.complete(cx, core::Gtid { uuid: history, seqno: at.seqno });
+        let at = core::Gtid { uuid: history, seqno: at.seqno };
+        self.set_position(cx, at);
+        node.state_received(Ok(at));
         Status::OK
     }
 
