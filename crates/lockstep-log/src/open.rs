@@ -488,13 +488,24 @@ fn check_complete<F>(index: &Index<F>, slot: &Slot, live: &[u64], trimmed: bool)
     Ok(())
 }
 
+/// Why a record was not shown.
+enum Unshown {
+    Unread(ReadError),
+    Refused(String),
+}
+
+impl From<ReadError> for Unshown {
+    fn from(error: ReadError) -> Unshown {
+        Unshown::Unread(error)
+    }
+}
+
 /// Shows the visitor the log from its first base on.
 pub(crate) fn replay<D: Disk>(
     reader: &LogReader<D>,
     dir: &str,
     visitor: &mut dyn FnMut(Replay) -> Result<(), String>,
 ) -> Result<(), OpenError> {
-    const STEP: usize = 1 << 20;
     for segment in reader.segments() {
         let base = Replay::Base {
             index: segment.first_index - 1,
@@ -503,16 +514,13 @@ pub(crate) fn replay<D: Disk>(
         };
         visitor(base).map_err(OpenError::Refused)?;
         debug_assert!(segment.first_index <= segment.last_index + 1);
-        let mut next = segment.first_index;
-        while next <= segment.last_index {
-            // No farther than this segment: small ones would be read over and over.
-            let records =
-                reader.read_up_to(next, segment.last_index, STEP).map_err(|e| read_error(dir, e))?;
-            for record in records {
-                next = record.index + 1;
-                visitor(Replay::Record(record)).map_err(OpenError::Refused)?;
-            }
-        }
+        let shown = reader.visit(segment.first_index, segment.last_index, |record| {
+            visitor(Replay::Record(record)).map_err(Unshown::Refused)
+        });
+        shown.map_err(|unshown| match unshown {
+            Unshown::Refused(why) => OpenError::Refused(why),
+            Unshown::Unread(error) => read_error(dir, error),
+        })?;
     }
     Ok(())
 }

@@ -238,7 +238,10 @@ impl<D: Disk> LogReader<D> {
             && let Some(mut part) = self.find(next)?
         {
             part.last = part.last.min(to);
-            if !part.read(&mut next, &mut budget, &mut out)? {
+            let file = Arc::clone(&part.file);
+            let chunk = (budget as u64).saturating_add(SPARSE_BYTES).clamp(CHUNK_MIN, CHUNK_MAX);
+            let mut cursor = Cursor::new(&*file, part.end, chunk);
+            if !part.read(&mut cursor, &mut next, &mut budget, &mut out)? {
                 break;
             }
         }
@@ -247,6 +250,33 @@ impl<D: Disk> LogReader<D> {
             "records are dense"
         );
         Ok(out)
+    }
+
+    /// Shows the records from index `from` to `to`, or to the log's end. Bodies share the memory into which the next ones are
+    /// read, as long as the visitor does not keep them.
+    ///
+    /// # Errors
+    /// A record cannot be read, or the visitor's error.
+    pub(crate) fn visit<E: From<ReadError>>(
+        &self,
+        from: u64,
+        to: u64,
+        mut visitor: impl FnMut(Record) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut next, mut one) = (from, Vec::with_capacity(1));
+        while next <= to
+            && let Some(mut part) = self.find(next)?
+        {
+            part.last = part.last.min(to);
+            let file = Arc::clone(&part.file);
+            let mut cursor = Cursor::new(&*file, part.end, CHUNK_MAX);
+            while next <= part.last {
+                // Without a budget it is one record.
+                part.read(&mut cursor, &mut next, &mut 0, &mut one)?;
+                one.drain(..).try_for_each(&mut visitor)?;
+            }
+        }
+        Ok(())
     }
 
     /// The index of the oldest record (or of the first one to come).
@@ -298,18 +328,22 @@ struct Part<F> {
 }
 
 impl<F: DiskFile> Part<F> {
-    /// Reads on from `next`; false when there is no more budget.
-    fn read(&self, next: &mut u64, budget: &mut usize, out: &mut Vec<Record>) -> Result<bool, ReadError> {
-        let chunk = (*budget as u64).saturating_add(SPARSE_BYTES).clamp(CHUNK_MIN, CHUNK_MAX);
+    /// Reads on from `next`; false when there is no more budget. `cursor` is on the part's file.
+    fn read(
+        &mut self,
+        cursor: &mut Cursor<'_, F>,
+        next: &mut u64,
+        budget: &mut usize,
+        out: &mut Vec<Record>,
+    ) -> Result<bool, ReadError> {
         let trusted = self.file.planted() == Some(Planted::NoChecksums);
-        let mut cursor = Cursor::new(&*self.file, self.end, chunk);
-        let mut at = self.at;
         while *next <= self.last {
             if *budget == 0 && !out.is_empty() {
                 return Ok(false);
             }
-            let bad = || ReadError::Corrupt { file: segment_name(self.number), offset: at, index: *next };
-            let io = |e: io::Error| ReadError::Io { file: segment_name(self.number), error: e.to_string() };
+            let (number, at) = (self.number, self.at);
+            let bad = || ReadError::Corrupt { file: segment_name(number), offset: at, index: *next };
+            let io = |e: io::Error| ReadError::Io { file: segment_name(number), error: e.to_string() };
             let head = cursor.peek(at, RECORD_HEADER as u64).map_err(io)?.ok_or_else(bad)?;
             let head = RecordHeader::decode(head).ok_or_else(bad)?;
             if head.kind == Kind::Entry && head.index == *next {
@@ -327,7 +361,7 @@ impl<F: DiskFile> Part<F> {
             } else if head.kind == Kind::Entry && head.index > *next {
                 return Err(bad());
             }
-            at += head.span();
+            self.at += head.span();
         }
         Ok(true)
     }
@@ -367,7 +401,7 @@ impl<'a, F: DiskFile> Cursor<'a, F> {
         let held = self.at..self.at + self.window.len() as u64;
         if offset < held.start || offset + len > held.end {
             let want = len.max(self.chunk).min(self.limit - offset) as usize;
-            self.window = self.file.read_bytes(offset, want)?;
+            self.fill(offset, want)?;
             self.at = offset;
             if (self.window.len() as u64) < len {
                 return Ok(None);
@@ -376,5 +410,53 @@ impl<'a, F: DiskFile> Cursor<'a, F> {
         debug_assert!(self.at <= offset && offset + len <= self.limit);
         let start = (offset - self.at) as usize;
         Ok(Some(start..start + len as usize))
+    }
+
+    /// Reads up to `want` bytes at `offset` into the window: into its present memory, if nobody shares that. New memory costs
+    /// the kernel more time than the read itself.
+    fn fill(&mut self, offset: u64, want: usize) -> io::Result<()> {
+        let former = std::mem::take(&mut self.window);
+        self.window = match former.try_into_mut() {
+            Ok(mut buffer) if buffer.capacity() >= want => {
+                buffer.resize(want, 0);
+                let n = self.file.read_at(&mut buffer, offset)?;
+                buffer.truncate(n);
+                buffer.freeze()
+            }
+            _ => self.file.read_bytes(offset, want)?,
+        };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Disk, RealDisk};
+
+    #[test]
+    fn window_reads_into_its_own_memory_unless_it_is_shared() {
+        let dir = std::env::temp_dir().join(format!("lockstep-log-window-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let disk = RealDisk::with(&dir, false).unwrap();
+        let file = disk.create("f").unwrap();
+        let content: Vec<u8> = (0..10_000u32).map(|at| (at / 100) as u8).collect();
+        file.write_at(&content, 0).unwrap();
+        let mut cursor = Cursor::new(&file, content.len() as u64, 4096);
+        let place = |cursor: &mut Cursor<'_, _>, at: usize| {
+            let seen = cursor.peek(at as u64, 100).unwrap().unwrap();
+            assert_eq!(seen, &content[at..at + 100]);
+            seen.as_ptr()
+        };
+        let first = place(&mut cursor, 0);
+        assert_eq!(place(&mut cursor, 5000), first);
+        // A short read at the end of the file.
+        assert_eq!(place(&mut cursor, 9900), first);
+        assert_eq!(place(&mut cursor, 100), first);
+        let kept = cursor.bytes(100, 200).unwrap().unwrap();
+        assert_ne!(place(&mut cursor, 5000), first);
+        assert_eq!(kept, content[100..300]);
+        assert_eq!(cursor.peek(9950, 100).unwrap(), None);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
