@@ -1,6 +1,9 @@
 //! Compares the data at the end with the answers that the clients received.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 use lockstep_local::{Client, LocalError, Result};
@@ -206,16 +209,17 @@ fn histories(
             Objects::Registers => final_registers(client, &mut findings)?,
         };
         save(spec, objects, heard, &last)?;
-        let mut history = heard.clone();
+        // A history of an hour takes gigabytes: it is copied only if it changes.
+        let mut history = Cow::Borrowed(heard.as_slice());
         if spec.policy.is_weak() {
-            let mut taken = lists::without_lost(history, &last, rescued);
+            let mut taken = lists::without_lost(history.into_owned(), &last, rescued);
             losses.gone += taken.gone;
             losses.rescued += taken.rescued;
             lost.append(&mut taken.lost);
-            history = taken.history;
+            history = taken.history.into();
         }
         if objects == Objects::Registers {
-            history = registers::as_lists(&history, &last);
+            history = registers::as_lists(&history, &last).into();
         }
         findings.extend(isolation::check(&history, &last, claim));
         for Finding { anomaly, allowed, text } in findings {
@@ -234,7 +238,7 @@ fn histories(
 /// Writes a history file, with a read of each object in the end.
 fn save(spec: &ChaosSpec, objects: Objects, heard: &[Transaction], last: &Lists) -> Result<()> {
     let Some(folder) = &spec.history else { return Ok(()) };
-    let mut history = heard.to_vec();
+    let mut reads = Vec::new();
     let client = heard.iter().map(|t| t.client + 1).max().unwrap_or(0);
     let mut now = heard.iter().map(|t| t.completed + 1).max().unwrap_or(0);
     for (key, list) in last {
@@ -244,7 +248,7 @@ fn save(spec: &ChaosSpec, objects: Objects, heard: &[Transaction], last: &Lists)
                 Op::Value { key: *key, version: list.len() as u64, element: list.last().copied() }
             }
         };
-        history.push(Transaction {
+        reads.push(Transaction {
             ops: vec![op],
             completion: Completion::Committed,
             error: None,
@@ -262,7 +266,13 @@ fn save(spec: &ChaosSpec, objects: Objects, heard: &[Transaction], last: &Lists)
     };
     std::fs::create_dir_all(folder).map_err(LocalError::path("create", folder))?;
     let file = folder.join(format!("{}.edn", objects.name()));
-    std::fs::write(&file, edn::text(&history, workload)).map_err(LocalError::path("write", &file))
+    let history: Vec<&Transaction> = heard.iter().chain(&reads).collect();
+    let written = File::create(&file).and_then(|created| {
+        let mut out = BufWriter::new(created);
+        edn::write(&history, workload, &mut out)?;
+        out.flush()
+    });
+    written.map_err(LocalError::path("write", &file))
 }
 
 /// A causal read sees all transactions acknowledged before it began, except those lost with a leader.

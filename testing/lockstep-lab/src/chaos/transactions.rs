@@ -11,10 +11,10 @@ use crate::isolation::{Completion, Op, Transaction};
 
 /// Objects that are used at a time.
 const IN_USE: u64 = 6;
-/// After so long the next object takes the place of one, so that lists stay short.
-const LIFE: Duration = Duration::from_secs(2);
-/// How many objects there are.
-pub(super) const OBJECTS: u64 = 20_000;
+/// After so long the next object takes the place of one, so that lists stay short: each read keeps a whole list in memory.
+const LIFE: Duration = Duration::from_millis(500);
+/// How many objects there are: enough for eleven hours.
+pub(super) const OBJECTS: u64 = 80_000;
 /// A client changes its member once in so many transactions.
 const MOVE: u64 = 50;
 /// One client in so many only reads.

@@ -2,7 +2,7 @@
 //! for each transaction. docs/chaos.md describes the fields.
 
 use std::collections::HashMap;
-use std::fmt::Write;
+use std::io::{self, Write};
 
 use super::{Completion, Op, Transaction};
 
@@ -15,8 +15,11 @@ pub enum Workload {
     Register,
 }
 
-/// The text of a history file.
-pub fn text(history: &[Transaction], workload: Workload) -> String {
+/// Writes a history file.
+///
+/// # Errors
+/// As `out`.
+pub fn write(history: &[&Transaction], workload: Workload, out: &mut impl Write) -> io::Result<()> {
     let clients = history.iter().map(|t| t.client + 1).max().unwrap_or(0);
     // Jepsen's processes end with an operation of unknown outcome; the client goes on as another process.
     let mut crashes: HashMap<u64, u64> = HashMap::new();
@@ -25,7 +28,7 @@ pub fn text(history: &[Transaction], workload: Workload) -> String {
     // Time, whether it is a completion, transaction, process. A completion comes before an invocation of the same time.
     let mut events: Vec<(u64, bool, usize, u64)> = Vec::new();
     for id in by_start {
-        let transaction = &history[id];
+        let transaction = history[id];
         let crashed = crashes.entry(transaction.client).or_default();
         let process = transaction.client + *crashed * clients;
         *crashed += u64::from(transaction.completion == Completion::Unknown);
@@ -33,9 +36,8 @@ pub fn text(history: &[Transaction], workload: Workload) -> String {
         events.push((transaction.completed.max(transaction.invoked + 1), false, id, process));
     }
     events.sort_unstable();
-    let mut out = String::new();
     for (index, (time, is_invocation, id, process)) in events.into_iter().enumerate() {
-        let transaction = &history[id];
+        let transaction = history[id];
         let kind = match (is_invocation, transaction.completion) {
             (true, _) => "invoke",
             (false, Completion::Committed) => "ok",
@@ -44,8 +46,7 @@ pub fn text(history: &[Transaction], workload: Workload) -> String {
         };
         let is_known = kind == "ok";
         let ops: Vec<String> = transaction.ops.iter().map(|op| operation(op, workload, is_known)).collect();
-        // Writing to a String cannot fail.
-        let _ = write!(
+        write!(
             out,
             "{{:index {index}, :time {}, :type :{kind}, :process {process}, :f :txn, :value [{}], \
              :transaction {id}, :member {}, :sync-wait {}",
@@ -53,13 +54,13 @@ pub fn text(history: &[Transaction], workload: Workload) -> String {
             ops.join(" "),
             transaction.member + 1,
             transaction.sync_wait
-        );
+        )?;
         if let Some(error) = transaction.error.as_ref().filter(|_| !is_invocation) {
-            let _ = write!(out, ", :error {}", quoted(error));
+            write!(out, ", :error {}", quoted(error))?;
         }
-        out.push_str("}\n");
+        out.write_all(b"}\n")?;
     }
-    out
+    Ok(())
 }
 
 /// One operation; the result of a read is `nil` until the transaction is known to have committed.
