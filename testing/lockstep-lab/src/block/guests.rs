@@ -108,7 +108,8 @@ impl Scripts {
                     .trim()
                     .trim_start_matches("vm: ")
                     .trim_start_matches("skipped: ")
-                    .replace("VM_ACCEL=uml", "--user-mode");
+                    .replace("VM_ACCEL=uml", "--user-mode")
+                    .replace("VM_ACCEL=tcg", "--emulated");
                 let hint = if code == Some(SKIPPED) { why } else { format!("scripts/vm.sh check: {why}") };
                 Err(LocalError::Missing { what: "a pair of virtual machines".into(), hint })
             }
