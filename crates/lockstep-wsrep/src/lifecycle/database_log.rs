@@ -93,30 +93,21 @@ impl DatabaseLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lifecycle::state_files::TestDir;
     use lockstep_node::core::Uuid;
 
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Dir {
-            let path = std::env::temp_dir().join(format!("lockstep-wsrep-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(path.join("mysql")).unwrap();
-            std::fs::write(path.join("ibdata1"), "").unwrap();
-            Dir(path)
-        }
-
-        /// As a process that starts on this directory.
-        fn open(&self) -> (DatabaseLog, Arc<StateFile>) {
-            let file = Arc::new(StateFile::open(&self.0).unwrap().0);
-            (DatabaseLog::new(file.clone(), self.0.clone()), file)
-        }
+    /// A directory with the files that identify a database.
+    fn data_dir(name: &str) -> TestDir {
+        let dir = TestDir::new(name);
+        std::fs::create_dir(dir.0.join("mysql")).unwrap();
+        std::fs::write(dir.0.join("ibdata1"), "").unwrap();
+        dir
     }
 
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+    /// As a process that starts on this directory.
+    fn open(dir: &TestDir) -> (DatabaseLog, Arc<StateFile>) {
+        let file = Arc::new(StateFile::open(&dir.0).unwrap().0);
+        (DatabaseLog::new(file.clone(), dir.0.clone()), file)
     }
 
     fn process(incarnation: u64) -> Identity {
@@ -130,24 +121,24 @@ mod tests {
 
     #[test]
     fn log_is_named_until_another_database_is_in_its_place() {
-        let dir = Dir::new("named");
-        let (log, file) = dir.open();
+        let dir = data_dir("named");
+        let (log, file) = open(&dir);
         assert_eq!(log.get(), None);
         log.name(&process(5));
         assert!(!log.has_finished(9), "the log is named already");
         file.rewrite().unwrap();
         drop((log, file));
-        assert_eq!(dir.open().0.get(), log_of(5));
+        assert_eq!(open(&dir).0.get(), log_of(5));
         // The new file may get the inode of the old one.
         std::fs::remove_file(dir.0.join("ibdata1")).unwrap();
         std::fs::write(dir.0.join("ibdata1"), "").unwrap();
-        assert_eq!(dir.open().0.get(), None);
+        assert_eq!(open(&dir).0.get(), None);
     }
 
     #[test]
     fn log_is_named_by_the_first_entry_after_a_transferred_state() {
-        let dir = Dir::new("transferred");
-        let (log, _file) = dir.open();
+        let dir = data_dir("transferred");
+        let (log, _file) = open(&dir);
         log.state_begins();
         assert!(!log.has_finished(100), "the state is not there yet");
         log.state_is_restored(100);
@@ -164,8 +155,8 @@ mod tests {
 
     #[test]
     fn log_is_never_named_after_an_assumed_state() {
-        let dir = Dir::new("assumed");
-        let (log, _file) = dir.open();
+        let dir = data_dir("assumed");
+        let (log, _file) = open(&dir);
         log.state_begins();
         log.state_is_restored(100);
         log.state_is_assumed();
@@ -176,14 +167,14 @@ mod tests {
 
     #[test]
     fn reused_incarnation_is_kept_until_the_log_is_named_again() {
-        let dir = Dir::new("reused");
-        let (log, file) = dir.open();
+        let dir = data_dir("reused");
+        let (log, file) = open(&dir);
         log.name(&process(5));
         file.rewrite().unwrap();
         let followed = log.get().unwrap();
         drop((log, file));
         // A later incarnation, and another member.
-        let (log, file) = dir.open();
+        let (log, file) = open(&dir);
         log.keep_reused_incarnation(&process(6), followed).unwrap();
         let other = Identity { member: Uuid([9; 16]), ..process(5) };
         log.keep_reused_incarnation(&other, followed).unwrap();
@@ -191,7 +182,7 @@ mod tests {
         log.keep_reused_incarnation(&process(5), followed).unwrap();
         drop((log, file));
         // The next process has a higher one, and knows all the same.
-        let (log, _file) = dir.open();
+        let (log, _file) = open(&dir);
         assert_eq!(log.get(), log_of(u64::MAX));
         log.keep_reused_incarnation(&process(6), log.get().unwrap()).unwrap();
         assert_eq!(log.get(), log_of(u64::MAX));

@@ -63,7 +63,7 @@ pub(crate) struct DatabaseId {
 }
 
 impl DatabaseId {
-    /// Of this data directory; zeros for what is absent.
+    /// Identifies the database in this data directory. A file that is absent counts as zeros.
     pub(crate) fn of(dir: &Path) -> DatabaseId {
         let of = ["ibdata1", "mysql"].map(|name| {
             let Ok(meta) = std::fs::metadata(dir.join(name)) else { return (0, 0) };
@@ -462,30 +462,35 @@ pub(crate) fn gtid_in(gtid: abi::Gtid) -> Gtid {
     Gtid { uuid: uuid_in(gtid.uuid), seqno: gtid.seqno }
 }
 
+/// A data directory of a test, which is removed with this.
+#[cfg(test)]
+pub(crate) struct TestDir(pub(crate) PathBuf);
+
+#[cfg(test)]
+impl TestDir {
+    pub(crate) fn new(name: &str) -> TestDir {
+        let path = std::env::temp_dir().join(format!("lockstep-wsrep-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        TestDir(path)
+    }
+
+    /// The content of `grastate.dat`.
+    fn read(&self) -> Saved {
+        Saved::parse(&std::fs::read_to_string(self.0.join("grastate.dat")).unwrap())
+    }
+}
+
+#[cfg(test)]
+impl Drop for TestDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Dir {
-            let path = std::env::temp_dir().join(format!("lockstep-wsrep-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(&path).unwrap();
-            Dir(path)
-        }
-
-        fn read(&self) -> Saved {
-            Saved::parse(&std::fs::read_to_string(self.0.join("grastate.dat")).unwrap())
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
 
     fn at(seqno: i64) -> Gtid {
         Gtid { uuid: Uuid([0xab; 16]), seqno }
@@ -500,7 +505,7 @@ mod tests {
 
     #[test]
     fn missing_file_is_undefined_state_safe_to_bootstrap() {
-        let dir = Dir::new("missing");
+        let dir = TestDir::new("missing");
         let (file, warning) = StateFile::open(&dir.0).unwrap();
         assert_eq!(warning, None);
         assert_eq!(file.get(), Saved::at(Gtid::UNDEFINED, true));
@@ -508,7 +513,7 @@ mod tests {
 
     #[test]
     fn log_is_named_until_galera_writes_file() {
-        let dir = Dir::new("log");
+        let dir = TestDir::new("log");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         let log = Uuid([0xcd; 16]);
         file.of_log(log);
@@ -528,7 +533,7 @@ mod tests {
 
     #[test]
     fn file_of_galera_is_parsed() {
-        let dir = Dir::new("galera");
+        let dir = TestDir::new("galera");
         let text = "# GALERA saved state\nversion: 2.1\nuuid:    6f5a5d44-0c09-11ee-be56-0242ac120002\n\
                     seqno:   1234\nsafe_to_bootstrap: 0\n      ";
         std::fs::write(dir.0.join("grastate.dat"), text).unwrap();
@@ -539,7 +544,7 @@ mod tests {
 
     #[test]
     fn position_is_read_back_and_file_stays_small() {
-        let dir = Dir::new("set");
+        let dir = TestDir::new("set");
         std::fs::write(dir.0.join("grastate.dat"), "x".repeat(1000)).unwrap();
         let (file, _) = StateFile::open(&dir.0).unwrap();
         for seqno in [9_000_000_000, -1, 7] {
@@ -553,7 +558,7 @@ mod tests {
 
     #[test]
     fn file_names_no_state_while_unsafe() {
-        let dir = Dir::new("unsafe");
+        let dir = TestDir::new("unsafe");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
         file.mark_unsafe(true).unwrap();
@@ -580,7 +585,7 @@ mod tests {
 
     #[test]
     fn seqno_of_member_that_left_is_written_at_exit() {
-        let dir = Dir::new("end");
+        let dir = TestDir::new("end");
         let file = Arc::new(StateFile::open(&dir.0).unwrap().0);
         let running = Saved::at(at(SEQNO_UNDEFINED), true);
         file.set_at_end(at(4), true).unwrap();
@@ -609,7 +614,7 @@ mod tests {
 
     #[test]
     fn repeated_state_transfer_ends_once() {
-        let dir = Dir::new("transfer");
+        let dir = TestDir::new("transfer");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
         file.transfer_begins().unwrap();
@@ -628,7 +633,7 @@ mod tests {
 
     #[test]
     fn corrupt_state_is_undefined_until_restored() {
-        let dir = Dir::new("corrupt");
+        let dir = TestDir::new("corrupt");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
         file.mark_corrupt().unwrap();
@@ -644,7 +649,7 @@ mod tests {
 
     #[test]
     fn content_is_written_again_after_a_failure() {
-        let dir = Dir::new("failed-write");
+        let dir = TestDir::new("failed-write");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(7), false).unwrap();
         let read_only = File::open(dir.0.join("grastate.dat")).unwrap();
@@ -664,7 +669,7 @@ mod tests {
             log: FollowedLog { member: Uuid([n; 16]), incarnation: 3 << 20 },
             database: DatabaseId { inodes: [11, 12], made: [13, 14] },
         };
-        let dir = Dir::new("followed");
+        let dir = TestDir::new("followed");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set_followed(followed(1));
         file.set(at(SEQNO_UNDEFINED), false).unwrap();
@@ -695,7 +700,7 @@ mod tests {
 
     #[test]
     fn view_file_lists_members() {
-        let dir = Dir::new("view");
+        let dir = TestDir::new("view");
         let member = |n: u8| ViewMember {
             id: Uuid([n; 16]),
             view_uuid: Uuid([n + 100; 16]),
