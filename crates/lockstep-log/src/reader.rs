@@ -226,18 +226,10 @@ impl<D: Disk> LogReader<D> {
     /// Records from index `from` on, until their bodies exceed `max_bytes` (but at least one), or the log
     /// ends; empty if `from` lies behind the end. Bodies may share one buffer of up to a megabyte.
     pub fn read(&self, from: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {
-        self.read_up_to(from, u64::MAX, max_bytes)
-    }
-
-    /// The same, but no record behind index `to`.
-    pub(crate) fn read_up_to(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {
         let mut out: Vec<Record> = Vec::new();
         let mut next = from;
         let mut budget = max_bytes;
-        while next <= to
-            && let Some(mut part) = self.find(next)?
-        {
-            part.last = part.last.min(to);
+        while let Some(mut part) = self.find(next)? {
             let file = Arc::clone(&part.file);
             let chunk = (budget as u64).saturating_add(SPARSE_BYTES).clamp(CHUNK_MIN, CHUNK_MAX);
             let mut cursor = Cursor::new(&*file, part.end, chunk);
