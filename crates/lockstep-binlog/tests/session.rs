@@ -414,6 +414,25 @@ fn replica_ahead_of_the_stream_waits_for_it() {
 }
 
 #[test]
+fn replica_ahead_of_lagging_stream_gets_retryable_error() {
+    let rig = Rig::with(3, |config| config.catch_up = Duration::from_millis(50));
+    rig.writer.library().set_behind(true);
+    let refusal = || {
+        let mut client = rig.client();
+        client.as_replica("1-10-4");
+        client.dump("", 4, 0, 9);
+        error(&client.read())
+    };
+    let refused = refusal();
+    assert!(refused.starts_with("1105 ") && refused.contains("ends at 1-10-3"), "{refused}");
+    let mut client = rig.client();
+    client.dump("bin.000002", 4, 0, 9);
+    assert!(error(&client.read()).starts_with("1105 "));
+    rig.writer.library().set_behind(false);
+    assert!(refusal().starts_with("1236 "));
+}
+
+#[test]
 fn idle_replica_gets_heartbeats_and_then_new_events() {
     let mut rig = Rig::new(1);
     let mut client = rig.client();

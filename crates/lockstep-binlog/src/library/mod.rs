@@ -85,10 +85,14 @@ struct State {
     stream: StreamState,
     /// In each domain, how far the stream is complete although no event group says so.
     covered: BTreeMap<u32, Gtid>,
+    /// Whether the seqnos of a domain need not ascend, but those of each server in it: in the copy of a primary's files.
+    any_order: bool,
     /// See [`Library::continue_another`].
     continues_another: bool,
     /// See [`Library::continue_another`].
     unlogged: Vec<Gtid>,
+    /// See [`Library::set_behind`].
+    behind: bool,
     closed: bool,
     readers: BTreeMap<u64, ReaderEntry>,
     next_reader: u64,
@@ -309,6 +313,17 @@ impl Library {
     /// Whether [`Library::continue_another`] was called.
     pub fn continues_another(&self) -> bool {
         self.lock().continues_another
+    }
+
+    /// Whether the writer is still behind its source by more than a moment. A consumer that is ahead of the files is told to
+    /// connect again then, and is refused for good otherwise.
+    pub fn set_behind(&self, behind: bool) {
+        self.lock().behind = behind;
+    }
+
+    /// See [`Library::set_behind`].
+    pub fn is_behind(&self) -> bool {
+        self.lock().behind
     }
 
     /// Whether [`Library::close`] was called.

@@ -6,6 +6,10 @@
 //!
 //! Holes are legal, because the log has entries without an event group. A start inside a hole goes on with the next group,
 //! provided that the group before the hole comes earlier in the replica's own history.
+//!
+//! In the copy of a primary's binlog, the seqnos of a domain need not ascend: with `gtid_strict_mode=OFF`, a primary that also
+//! replicates from others in that domain writes their seqnos between its own. Only those of one server ascend there, so
+//! the search compares seqnos of the same server, as MariaDB's does.
 
 use super::scan::Groups;
 use super::{Library, LibraryError, Position, StartError};
@@ -23,6 +27,8 @@ pub struct Start {
     pub skip: ReplicaState,
     /// The consumer's state, if the first group of each domain must be the next one for it.
     pub(crate) seamless: Option<ReplicaState>,
+    /// See `State::any_order`.
+    pub(crate) any_order: bool,
 }
 
 impl Start {
@@ -49,12 +55,16 @@ impl Start {
                 self.skip.remove(group.domain);
                 true
             }
-            Some(wanted) if group.seqno < wanted.seqno => true,
+            Some(wanted) if self.comes_before(group, wanted) => true,
             Some(wanted) => {
                 // A hole, unless the seqnos are equal. The wanted server id must own it: it is the one before or after.
-                let before =
-                    self.state.last(group.domain).is_some_and(|before| before.server == wanted.server);
-                if group.seqno == wanted.seqno || !(before || group.server == wanted.server) {
+                let before = self.state.last(group.domain).map(|before| before.server == wanted.server);
+                let is_hole = match self.any_order {
+                    // Groups of other servers before it may come later in the replica's history.
+                    true => before != Some(false),
+                    false => before == Some(true) || group.server == wanted.server,
+                };
+                if group.seqno == wanted.seqno || !is_hole {
                     return Err(StartError::OtherHistory { gtid: wanted, stream: group });
                 }
                 self.skip.remove(group.domain);
@@ -63,6 +73,11 @@ impl Start {
         };
         self.state.update(group);
         Ok(has)
+    }
+
+    /// Whether a group is before the wanted one of its domain, if the stream has both.
+    fn comes_before(&self, group: Gtid, wanted: Gtid) -> bool {
+        group.seqno < wanted.seqno || (self.any_order && group.server != wanted.server)
     }
 }
 
@@ -123,7 +138,8 @@ impl Library {
     fn file_for(&self, wanted: &ReplicaState, replica: &ReplicaState) -> Result<FileView, StartError> {
         let state = self.lock();
         let Some(oldest) = state.files.front() else { return Err(StartError::Empty) };
-        let file = state.files.iter().rev().find(|file| has_all_before(wanted, &file.before));
+        let file =
+            state.files.iter().rev().find(|file| has_all_before(wanted, &file.before, state.any_order));
         match file {
             Some(file) => Ok(FileView {
                 number: file.number,
@@ -161,7 +177,8 @@ impl Library {
         let (offset, state) = self.mark_before(&file, &skip);
         // The whole file is read if its first group is missing.
         let mut any = offset > file.header_end;
-        let mut start = Start { at: first, state, skip, seamless };
+        let any_order = self.lock().any_order;
+        let mut start = Start { at: first, state, skip, seamless, any_order };
         let mut groups = Groups::new(&path, offset, file.size, checksum)?;
         while let Some((found, gtid)) = groups.next()? {
             let Some(gtid) = gtid.map(|g| g.gtid) else { continue };
@@ -189,7 +206,9 @@ impl Library {
                 && mark.state.lasts().all(|last| {
                     // Either the domain has no group between the file's begin and the mark, or the replica has them.
                     file.before.last(last.domain) == Some(last)
-                        || skip.get(last.domain).is_some_and(|wanted| wanted.seqno > last.seqno)
+                        || skip
+                            .get(last.domain)
+                            .is_some_and(|wanted| is_beyond(wanted, &mark.state, last, state.any_order))
                 })
         });
         match mark {
@@ -228,10 +247,10 @@ impl Library {
         let at = Position { file: file.number, offset };
         let skip = ReplicaState::default();
         if offset == MAGIC.len() as u64 {
-            return Ok(Start { at, state: file.before, skip, seamless: None });
+            return Ok(Start { at, state: file.before, skip, seamless: None, any_order: false });
         }
         let state = self.state_at(&file, offset)?;
-        Ok(Start { at, state, skip, seamless: None })
+        Ok(Start { at, state, skip, seamless: None, any_order: false })
     }
 
     /// The state of the stream before an event of a file.
@@ -269,10 +288,20 @@ impl Library {
     }
 }
 
-/// Whether a replica at `wanted` has everything of the stream before a file. The seqnos of a domain ascend.
-fn has_all_before(wanted: &ReplicaState, before: &StreamState) -> bool {
+/// Whether a replica at `wanted` has everything of the stream before a file.
+fn has_all_before(wanted: &ReplicaState, before: &StreamState, any_order: bool) -> bool {
     let has = |last: Gtid| {
-        wanted.get(last.domain).is_some_and(|wanted| wanted == last || wanted.seqno > last.seqno)
+        wanted
+            .get(last.domain)
+            .is_some_and(|wanted| wanted == last || is_beyond(wanted, before, last, any_order))
     };
     before.lasts().all(has)
+}
+
+/// Whether a group comes after this state of the stream. `last` is the last one of its domain there.
+fn is_beyond(wanted: Gtid, state: &StreamState, last: Gtid, any_order: bool) -> bool {
+    match any_order {
+        true => state.seqno_of(wanted.domain, wanted.server).is_none_or(|seqno| seqno < wanted.seqno),
+        false => wanted.seqno > last.seqno,
+    }
 }

@@ -180,7 +180,7 @@ impl VerbatimWriter {
             let path = library.path(number);
             std::fs::remove_file(&path).map_err(LibraryError::io("remove", &path))?;
         }
-        let mut state = State::default();
+        let mut state = State { any_order: true, ..State::default() };
         for number in library.numbers()? {
             state.files.push_back(library.read_header(number)?);
         }
@@ -473,6 +473,28 @@ mod tests {
         Gtid { domain: 0, server: 10, seqno }
     }
 
+    fn transaction(writer: &mut EventWriter, gtid: Gtid) {
+        let flags = gtid_flag::TRANSACTIONAL;
+        writer.gtid(7, &GtidEvent { gtid, flags, commit_id: None, extra: vec![0; 6] });
+        writer.event(STAMP, kind::TABLE_MAP, 0, &[&[gtid.seqno as u8; 300]]);
+        writer.xid(STAMP, gtid.seqno);
+    }
+
+    /// A file's bytes behind the magic ones: these transactions, after those.
+    fn file_of(before: &[Gtid], gtids: &[Gtid]) -> Vec<u8> {
+        let mut writer = EventWriter::at(4);
+        writer.format_description(&FormatDescription {
+            timestamp: 1,
+            server_id: 10,
+            version: "10.11".into(),
+            created: 1,
+            checksum: Checksum::Crc32,
+        });
+        writer.gtid_list(STAMP, before);
+        gtids.iter().for_each(|gtid| transaction(&mut writer, *gtid));
+        writer.finish().unwrap()
+    }
+
     /// A file's bytes behind the magic ones: three transactions, with a checkpoint before the second one.
     fn file(first: u64) -> Vec<u8> {
         let mut writer = EventWriter::at(4);
@@ -486,10 +508,7 @@ mod tests {
         let before: Vec<Gtid> = (first > 1).then(|| gtid(first - 1)).into_iter().collect();
         writer.gtid_list(STAMP, &before);
         for seqno in first..first + 3 {
-            let flags = gtid_flag::TRANSACTIONAL;
-            writer.gtid(7, &GtidEvent { gtid: gtid(seqno), flags, commit_id: None, extra: vec![0; 6] });
-            writer.event(STAMP, kind::TABLE_MAP, 0, &[&[seqno as u8; 300]]);
-            writer.xid(STAMP, seqno);
+            transaction(&mut writer, gtid(seqno));
             if seqno == first {
                 writer.event(STAMP, kind::BINLOG_CHECKPOINT, 0, &[&14u32.to_le_bytes(), b"bin.000001"]);
             }
@@ -638,6 +657,53 @@ mod tests {
         let refused = writer.append(&[0; 40]).unwrap_err();
         assert!(refused.to_string().contains("bin.000001"), "{refused}");
         assert!(matches!(writer.append(&bytes), Err(LibraryError::Failed)));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// What a replica with this position gets of the library, up to the end.
+    fn served(library: &Library, position: &str) -> Result<Vec<String>, String> {
+        let mut start = library.position_of(&position.parse().unwrap()).map_err(|e| e.to_string())?;
+        let mut reader = library.reader("test", start.at).unwrap();
+        let (mut group, mut gtids) = (Group::default(), Vec::new());
+        loop {
+            match reader.advance().unwrap() {
+                Step::End => return Ok(gtids),
+                Step::FileEnd => reader.next_file().unwrap(),
+                Step::Event => {
+                    let event = reader.event();
+                    let header = Header::parse(event).unwrap();
+                    if let Some(gtid) = group.pass(header.kind, event, Checksum::Crc32).unwrap()
+                        && !start.pass(gtid.gtid).map_err(|e| e.to_string())?
+                    {
+                        gtids.push(gtid.gtid.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mixed_seqnos_of_servers_are_served_without_loss() {
+        let of = |list: &str| -> Vec<Gtid> { list.split(' ').map(|gtid| gtid.parse().unwrap()).collect() };
+        let dir = directory("mixed");
+        let mut writer = VerbatimWriter::open(&dir, "bin", None).unwrap();
+        let all = of("0-2-149 0-1-199 0-1-200 0-2-150 0-2-151 0-1-201 0-2-152 0-1-203");
+        let mut state = StreamState::default();
+        for (number, gtids) in (1..).zip(all.chunks(4)) {
+            writer.begin_file(number).unwrap();
+            writer.append(&file_of(&state.to_list(), gtids)).unwrap();
+            gtids.iter().for_each(|gtid| state.update(*gtid));
+        }
+        let library = writer.library();
+        for (at, gtid) in all.iter().enumerate() {
+            let follow: Vec<String> = all[at + 1..].iter().map(Gtid::to_string).collect();
+            assert_eq!(served(library, &gtid.to_string()), Ok(follow), "{gtid}");
+        }
+        // Whether a replica with a transaction that is not there has the one of server 2 before it, is not known.
+        let error = served(library, "0-1-202").unwrap_err();
+        assert!(error.contains("0-1-202"), "{error}");
+        let error = served(library, "0-1-204").unwrap_err();
+        assert!(error.contains("0-1-203"), "{error}");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -251,12 +251,23 @@ impl Source<'_> {
                 StartError::BeyondEnd { .. } | StartError::Empty => true,
                 StartError::OtherDomains { stream, .. } => stream.is_empty(),
                 StartError::NoEvent { offset, end, .. } => offset > end,
-                StartError::NoFile { file, range: Some((_, newest)) } => file > newest,
+                StartError::NoFile { file, range: Some((_, newest)) } => {
+                    self.library.number_of(file) > self.library.number_of(newest)
+                }
                 _ => false,
             };
             let left = deadline.saturating_duration_since(Instant::now());
-            if !ahead || left.is_zero() || self.stopping() {
+            if !ahead || self.stopping() {
                 return Err(error.into());
+            }
+            if left.is_zero() {
+                return Err(match self.library.is_behind() {
+                    // A replica tries this again by itself, and a fatal error stops it for good.
+                    true => {
+                        SqlError::new(1105, format!("{error}. This server is catching up: connect again"))
+                    }
+                    false => error.into(),
+                });
             }
             self.library.wait_beyond(end, left, || self.registered.is_closed());
         }
@@ -526,8 +537,13 @@ mod tests {
         };
         change(&mut options);
         let at = Position { file: 1, offset: 4 };
-        let start =
-            Start { at, state: StreamState::default(), skip: ReplicaState::default(), seamless: None };
+        let start = Start {
+            at,
+            state: StreamState::default(),
+            skip: ReplicaState::default(),
+            seamless: None,
+            any_order: false,
+        };
         Filter::new(&options, start)
     }
 

@@ -5,7 +5,7 @@ use crate::log_member::{End, MemberArgs, MessageLog, Plan, end_by};
 use lockstep_binlog::Writer;
 use lockstep_binlog::library::{LibraryError, Visibility};
 use lockstep_node::core::Seqno;
-use lockstep_node::{Delivery, Level, Node};
+use lockstep_node::{Delivery, Level, LocalState, Node};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -131,6 +131,7 @@ pub(super) fn take_deliveries(
             None => None,
         };
         let is_idle = had_none || node.queued() == 0;
+        feed.library().set_behind(node.state() != LocalState::Synced);
         let written = output.on_round(&feed).and_then(|()| match end {
             Some(_) => feed.sync(),
             None if is_idle => feed.on_idle(),
