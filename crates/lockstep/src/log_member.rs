@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::command::complain;
+use crate::existing_group::existing_member;
 use crate::signals::{Signal, Signals};
+use crate::up::has_log;
 use lockstep_node::core::{Gtid, Uuid};
 use lockstep_node::net::{Address, ClusterAddress};
 use lockstep_node::options::Options;
@@ -63,6 +65,15 @@ impl Plan {
     pub(crate) fn founds(&self) -> bool {
         self.founds
     }
+
+    fn founding_option(&self) -> &'static str {
+        founding_option(self.what)
+    }
+}
+
+/// The option that founds a group.
+fn founding_option(what: &str) -> &'static str {
+    if what == "block" { "--new" } else { "--new-cluster" }
 }
 
 impl MemberArgs {
@@ -83,7 +94,7 @@ impl MemberArgs {
             );
         }
         if parsed.peers.is_empty() && !self.founds {
-            let option = if self.what == "block" { "--new" } else { "--new-cluster" };
+            let option = founding_option(self.what);
             return Err(format!(
                 "--address names no member: give {option} to the first member of a new group"
             ));
@@ -291,6 +302,14 @@ where
     let Hooks { stats, status, reload, before_leave } = hooks;
     for note in plan.options.notes() {
         log.write(if note.warn { Level::Warn } else { Level::Info }, &note.text);
+    }
+    if plan.founds && !has_log(&plan.options.log_dir().unwrap_or_else(|| plan.dir.clone())) {
+        let found = existing_member(plan)?;
+        if let Some(text) = found.map(|member| member.refusal(&plan.group, plan.founding_option())) {
+            log.write(Level::Error, &text);
+            complain(&text, false);
+            return Ok(ExitCode::from(NEEDS_OPERATOR));
+        }
     }
     let address = own_address(plan)?;
     let lines = log.clone();

@@ -12,6 +12,7 @@ mod cfg;
 mod check;
 mod cluster_dir;
 mod command;
+mod existing_group;
 mod fetch;
 mod log;
 mod log_member;

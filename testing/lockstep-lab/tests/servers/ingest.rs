@@ -117,11 +117,12 @@ fn certificate(bench: &Bench) -> Result<(Vec<String>, PathBuf), LocalError> {
 
 impl Lab {
     fn start() -> Result<Lab, LocalError> {
-        Lab::start_with(false, &[])
+        Lab::start_with(false, &[], &[])
     }
 
-    /// With TLS between primary and members, or without; and with these options of the members.
-    fn start_with(tls: bool, options: &[&str]) -> Result<Lab, LocalError> {
+    /// With TLS between primary and members, or without; with these lines of the primary's option file, and these options of
+    /// the members.
+    fn start_with(tls: bool, lines: &[String], options: &[&str]) -> Result<Lab, LocalError> {
         let bench = Bench::new()?;
         let mut primary = bench.server("primary", 11)?;
         let tls = if tls { Some(certificate(&bench)?) } else { None };
@@ -136,6 +137,7 @@ impl Lab {
             "rpl_semi_sync_master_timeout=3600000".into(),
         ];
         primary.config.extra.extend(tls.iter().flat_map(|(lines, _)| lines.clone()));
+        primary.config.extra.extend_from_slice(lines);
         bench.fresh_data(&primary.config)?;
         primary.start(&[])?;
         // Nobody acknowledges these yet.
@@ -176,6 +178,9 @@ impl Lab {
                 format!("--dir={}", dir.display()),
             ];
             let mut args = args.to_vec();
+            args.retain(|arg| {
+                !arg.starts_with("--from=") || !options.iter().any(|o| o.starts_with("--from="))
+            });
             args.extend(options.iter().map(|option| (*option).to_owned()));
             args.extend(tls.iter().map(|(_, authority)| format!("--ssl-ca={}", authority.display())));
             members.push(Member { child: None, dir, ports: *own, args });
@@ -614,7 +619,7 @@ fn members_read_the_primary_with_tls_and_remove_old_files() -> Test {
         return Ok(());
     }
     let _one = alone();
-    let lab = Lab::start_with(true, &["--keep=300K"])?;
+    let lab = Lab::start_with(true, &[], &["--keep=300K"])?;
     let (rows, longest) = under_load(&lab.primary, &AtomicI64::new(1), || {
         std::thread::sleep(Duration::from_secs(2));
         Ok(())
@@ -678,4 +683,92 @@ fn primary_whose_binlog_was_reset_gets_no_acknowledgement() -> Test {
     let after: Vec<_> = lab.members.iter().map(Member::contents).collect();
     assert!(before == after, "the copies have changed");
     Ok(())
+}
+
+#[test]
+fn second_acknowledging_replica_is_reported() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let lab = Lab::start()?;
+    let durable = "returns once a majority of these members has it on disk";
+    let said =
+        |text: &str| lab.members.iter().map(|member| member.lines().matches(text).count()).sum::<usize>();
+    eventually("the primary waits for a majority", || Ok(said(durable) > 0))
+        .map_err(|error| lab.explain(&error))?;
+    let before = said(durable);
+    let other = empty(&lab.bench, "other", 78, &["rpl_semi_sync_slave_enabled=ON"])?;
+    follow(&other, lab.primary.config.sql_port)?;
+    eventually("the other replica is reported", || Ok(said("1 other replicas of") > 0))
+        .map_err(|error| lab.explain(&error))?;
+    other.client()?.run(&["SET GLOBAL rpl_semi_sync_slave_enabled=OFF", "STOP SLAVE", "START SLAVE"])?;
+    eventually("the primary waits for a majority again", || Ok(said(durable) > before))
+        .map_err(|error| lab.explain(&error))
+}
+
+#[test]
+fn primary_without_free_connection_is_read_by_extra_port() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let extra = free_ports(1)?;
+    let lines =
+        [format!("extra_port={extra}"), "extra_max_connections=10".into(), "max_connections=10".into()];
+    let mut lab = Lab::start_with(false, &lines, &[&format!("--from=127.0.0.1:{extra}")])?;
+    let leader =
+        |lab: &Lab| lab.members.iter().position(|member| member.lines().contains("reads the binlog of"));
+    eventually("a member reads the binlog", || Ok(leader(&lab).is_some()))
+        .map_err(|error| lab.explain(&error))?;
+    // All connections wait in their commits, and the leader's own are gone.
+    let killed = leader(&lab).expect("it was found");
+    lab.members[killed].kill();
+    let mut clients = Vec::new();
+    std::thread::scope(|scope| {
+        let mut waiting = Vec::new();
+        while let Ok(client) = lab.primary.client() {
+            clients.push(client);
+        }
+        for (id, client) in clients.iter_mut().enumerate() {
+            waiting.push(
+                scope.spawn(move || client.run(&[&format!("INSERT INTO test.rows VALUES ({id}, 'x', 'x')")])),
+            );
+        }
+        for waits in waiting {
+            waits.join().expect("the client does not panic")?;
+        }
+        Ok::<(), LocalError>(())
+    })
+    .map_err(|error| lab.explain(&error))
+}
+
+#[test]
+fn member_that_lost_its_directory_refuses_to_found_again() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut lab = Lab::start()?;
+    lab.primary.client()?.run(&["INSERT INTO test.rows VALUES (1, 'x', 'x')"])?;
+    let lost = &mut lab.members[0];
+    lost.kill();
+    for entry in std::fs::read_dir(&lost.dir).map_err(LocalError::io("read a directory"))? {
+        let path = entry.map_err(LocalError::io("read a directory"))?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if path.is_dir() {
+            std::fs::remove_dir_all(&path).map_err(LocalError::io("remove a directory"))?;
+        } else if name.starts_with("lockstep.") {
+            std::fs::remove_file(&path).map_err(LocalError::io("remove a file"))?;
+        }
+    }
+    lost.start(true)?;
+    eventually("the member refuses to found a second group", || {
+        Ok(lab.members[0].lines().contains("a second time"))
+    })
+    .map_err(|error| lab.explain(&error))?;
+    lab.members[0].kill();
+    lab.members[0].start(false)?;
+    lab.primary.client()?.run(&["INSERT INTO test.rows VALUES (2, 'x', 'x')"])?;
+    lab.settle()
 }

@@ -23,7 +23,7 @@ use lockstep_binlog::wire::sql_client::{ClientTls, Target};
 use lockstep_binlog::wire::{Accounts, Server, ServerConfig};
 use lockstep_binlog::{Library, Position};
 use lockstep_node::core::Gtid;
-use lockstep_node::{Beginning, Delivery, FrontEnd, Level, Node, ViewStatus};
+use lockstep_node::{Beginning, Delivery, FrontEnd, Level, LocalState, Node, ViewStatus};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,8 @@ pub(crate) struct IngestArgs {
     /// Provider options, as in wsrep_provider_options: gmcast.listen_addr, base_host, status.address, ...
     #[arg(short, long)]
     options: Option<String>,
-    /// The first member of a new group. Without effect once this member knows others.
+    /// Found a new group, at the first start of its first member. Refused if a member in --address has a log of the group
+    /// already; without effect once this member has one.
     #[arg(long)]
     new_cluster: bool,
     /// The primary.
@@ -430,7 +431,10 @@ fn take_deliveries(
         let synced = if !fails && (end.is_some() || copy.is_sync_due()) { copy.sync() } else { Ok(None) };
         let served = synced.and_then(|finished| {
             finished.into_iter().for_each(|seqno| node.finished(seqno));
-            copy.library().map_or(Ok(()), |(generation, library)| output.begin(generation, library))
+            copy.library().map_or(Ok(()), |(generation, library)| {
+                library.set_behind(node.state() != LocalState::Synced);
+                output.begin(generation, library)
+            })
         });
         if let (Err(text), None) = (served, &end) {
             return End::Failed(text);

@@ -31,6 +31,8 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(300);
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+/// The error of a server that has no connection left.
+const TOO_MANY_CONNECTIONS: u16 = 1040;
 /// How often the same failure is logged.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// The events of one submission, if more have arrived.
@@ -198,16 +200,16 @@ impl PrimaryReader {
         if !self.progress.wait_done(seqno, CATCH_UP) {
             return Err(waits("the copy has lagged behind the log"));
         }
-        let mut connection = SqlClient::connect(&self.config.primary)?;
-        Facts::read(&mut connection)?;
+        let mut connection = self.connect()?;
+        self.facts(&mut connection, None)?;
         let id = server_id(&mut connection)?;
         let begin = self.begin(&mut connection, &id)?;
         // A semi-synchronous request acknowledges everything before its place: the primary's binlog is compared before that.
         let (events, _) = self.request(connection, &begin.place(), false)?;
         let first = self.compare(events, begin.follower())?;
         let reads = begin.reads(&first)?;
-        let mut connection = SqlClient::connect(&self.config.primary)?;
-        let control = SqlClient::connect(&self.config.primary)?;
+        let mut connection = self.connect()?;
+        let control = self.connect()?;
         // An address may move to another server between two connections.
         let now = server_id(&mut connection)?;
         if now != id {
@@ -222,6 +224,16 @@ impl PrimaryReader {
         };
         let number = self.progress.connected(acknowledger, reads);
         self.follow(events, follower, number, control)
+    }
+
+    fn connect(&self) -> Result<SqlClient, End> {
+        SqlClient::connect(&self.config.primary).map_err(|error| match &error {
+            SqlClientError::Server(TOO_MANY_CONNECTIONS, _) => End::Failed(format!(
+                "{error}: its clients wait in their commits for these members, and leave them no connection. Set extra_port \
+                 and extra_max_connections=10 there, and give that port in --from"
+            )),
+            _ => error.into(),
+        })
     }
 
     fn request(
@@ -243,29 +255,40 @@ impl PrimaryReader {
         Ok(request_binlog(connection, &request)?)
     }
 
+    fn facts(&self, connection: &mut SqlClient, before: Option<&Facts>) -> Result<Facts, End> {
+        let voters = self.node.status().members.iter().filter(|member| member.role != "learner").count();
+        Facts::read(connection, before, voters)
+    }
+
     /// Shows and logs the primary's settings, if they have changed.
     fn announce(&self, facts: &Facts, before: Option<&Facts>) {
         self.status.connected.store(true, Ordering::Relaxed);
-        self.status.durable.store(facts.missing.is_empty(), Ordering::Relaxed);
-        if before.is_some_and(|before| before.missing == facts.missing) {
+        self.status.durable.store(facts.is_durable(), Ordering::Relaxed);
+        if before.is_some_and(|before| before.says_the_same(facts)) {
+            return;
+        }
+        if facts.is_durable() {
+            match facts.voters {
+                ..=1 => self.log.write(
+                    Level::Warn,
+                    "a commit on the primary returns once this member alone has it on disk: it is the only voter of its group. \
+                     Start two more members",
+                ),
+                voters => self.log.write(
+                    Level::Info,
+                    &format!(
+                        "a commit on the primary returns once a majority of these members has it on disk: {} of {voters}",
+                        voters / 2 + 1
+                    ),
+                ),
+            }
             return;
         }
         let address = &self.config.primary.address;
-        match facts.missing.is_empty() {
-            true => self.log.write(
-                Level::Info,
-                "a commit on the primary returns once a majority of these members has it on disk",
-            ),
-            false => {
-                let missing = facts.missing.join(", ");
-                self.log.write(
-                    Level::Warn,
-                    &format!(
-                        "the primary does not wait for a majority of these members at each commit: on {address} set {missing}"
-                    ),
-                );
-            }
-        }
+        let remedies = facts.remedies(address).join("; ");
+        let text =
+            format!("the primary does not wait for a majority of these members at each commit: {remedies}");
+        self.log.write(Level::Warn, &text);
     }
 
     /// Where to begin.
@@ -351,7 +374,7 @@ impl PrimaryReader {
         copy: &CopyNow,
         applied: &ReplicaState,
     ) -> Result<Scanned, End> {
-        let connection = SqlClient::connect(&self.config.primary)?;
+        let connection = self.connect()?;
         let (mut events, _) = self.request(connection, &begin_of(file.clone()), false)?;
         let mut scan = SuccessorScan::new(copy.transactions.clone(), applied.clone());
         let mut silence = Silence::default();
@@ -415,7 +438,7 @@ impl PrimaryReader {
             while let Some(received) = next {
                 let is_in_file = follower.take(&received.event)?;
                 if is_in_file && facts.is_none() {
-                    let now = Facts::read(&mut control)?;
+                    let now = self.facts(&mut control, None)?;
                     let text = format!(
                         "reads the binlog of {} ({}) from {begin}",
                         self.config.primary.address, now.version
@@ -439,7 +462,7 @@ impl PrimaryReader {
             }
             if facts.is_some() && asked.elapsed() >= ASK_EVERY {
                 asked = Instant::now();
-                let now = Facts::read(&mut control)?;
+                let now = self.facts(&mut control, facts.as_ref())?;
                 self.announce(&now, facts.as_ref());
                 facts = Some(now);
             }
@@ -566,14 +589,47 @@ struct Facts {
     version: String,
     /// Settings that a durable acknowledgement needs, and that it does not have.
     missing: Vec<String>,
+    /// How many replicas acknowledge, these members' reader included.
+    acknowledging: u64,
+    /// Whether others acknowledge as well: the primary waits for the first one only. Two readings must say so, because the
+    /// connection of a former reader counts until the primary has closed it.
+    others_acknowledge: bool,
+    /// How many members of this group vote.
+    voters: usize,
 }
 
 impl Facts {
-    /// Reads them.
+    fn says_the_same(&self, other: &Facts) -> bool {
+        let said = |facts: &Facts| (facts.missing.clone(), facts.others_acknowledge, facts.voters);
+        said(self) == said(other)
+    }
+
+    /// Whether a commit waits for a majority of the members.
+    fn is_durable(&self) -> bool {
+        self.missing.is_empty() && !self.others_acknowledge
+    }
+
+    /// The remedies if it does not, for people.
+    fn remedies(&self, address: &str) -> Vec<String> {
+        let mut remedies = Vec::new();
+        if !self.missing.is_empty() {
+            remedies.push(format!("on {address} set {}", self.missing.join(", ")));
+        }
+        if self.others_acknowledge {
+            remedies.push(format!(
+                "{} other replicas of {address} acknowledge as well, and it waits for the first acknowledgement only: on \
+                 them set rpl_semi_sync_slave_enabled=OFF, then STOP SLAVE and START SLAVE",
+                self.acknowledging - 1
+            ));
+        }
+        remedies
+    }
+
+    /// Reads them. `before` is what was read some seconds ago.
     ///
     /// # Errors
     /// The primary's binlog cannot be copied, or the connection fails.
-    fn read(connection: &mut SqlClient) -> Result<Facts, End> {
+    fn read(connection: &mut SqlClient, before: Option<&Facts>, voters: usize) -> Result<Facts, End> {
         let mut value = |name: &str| -> Result<String, End> {
             let value = connection.value(&format!("SELECT @@GLOBAL.{name}"))?;
             Ok(value.unwrap_or_default())
@@ -601,15 +657,43 @@ impl Facts {
             missing.push("sync_binlog=1".into());
         }
         let version = value("version")?;
-        if missing.is_empty() {
-            let status = connection.rows("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_status'")?;
-            let status = status.into_iter().next().and_then(|row| row.into_iter().nth(1)).flatten();
-            if status.is_some_and(|status| status != "ON") {
-                missing.push(
-                    "rpl_semi_sync_master_enabled=OFF and ON again, because it has given up waiting".into(),
-                );
-            }
+        let mut status = |name: &str| -> Result<Option<String>, End> {
+            let rows = connection.rows(&format!("SHOW GLOBAL STATUS LIKE '{name}'"))?;
+            Ok(rows.into_iter().next().and_then(|row| row.into_iter().nth(1)).flatten())
+        };
+        if missing.is_empty() && status("Rpl_semi_sync_master_status")?.is_some_and(|status| status != "ON") {
+            missing.push(
+                "rpl_semi_sync_master_enabled=OFF and ON again, because it has given up waiting".into(),
+            );
         }
-        Ok(Facts { version, missing })
+        let acknowledging = status("Rpl_semi_sync_master_clients")?;
+        let acknowledging = acknowledging.and_then(|number| number.parse().ok()).unwrap_or(0);
+        let others_acknowledge = acknowledging > 1 && before.is_some_and(|before| before.acknowledging > 1);
+        Ok(Facts { version, missing, acknowledging, others_acknowledge, voters })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_acknowledging_replica_is_named_with_remedy() {
+        let facts = |others_acknowledge, missing: Vec<String>| Facts {
+            version: "10.11".into(),
+            missing,
+            acknowledging: 3,
+            others_acknowledge,
+            voters: 3,
+        };
+        assert!(facts(false, vec![]).is_durable());
+        assert!(facts(false, vec![]).remedies("db1:3306").is_empty());
+        let others = facts(true, vec![]);
+        assert!(!others.is_durable());
+        let text = others.remedies("db1:3306").join("; ");
+        assert!(text.contains("2 other replicas of db1:3306"), "{text}");
+        assert!(text.contains("rpl_semi_sync_slave_enabled=OFF"), "{text}");
+        let both = facts(true, vec!["sync_binlog=1".into()]);
+        assert_eq!(both.remedies("db1:3306").len(), 2);
     }
 }
