@@ -102,21 +102,46 @@ impl SourceEvent {
     }
 }
 
-/// The first words of a statement in capitals, without comments before them, one blank between two.
+/// How much of a statement's text is looked at.
+const BEGIN_OF_TEXT: usize = 4096;
+
+/// The first words of a statement in capitals, without comments, one blank between two. A comment that servers of some
+/// versions execute counts as executed.
 pub(crate) fn first_words(text: &[u8], count: usize) -> String {
-    let text = String::from_utf8_lossy(&text[..text.len().min(4096)]);
-    let mut rest = text.trim_start();
-    while let Some(comment) = rest.strip_prefix("/*") {
-        let is_executed = comment.starts_with(['!', 'M']);
-        let Some((inside, behind)) = comment.split_once("*/") else { break };
-        if is_executed {
-            let inside = inside.trim_start_matches(|c: char| c == '!' || c == 'M' || c.is_ascii_digit());
-            return first_words(format!("{inside} {behind}").as_bytes(), count);
-        }
-        rest = behind.trim_start();
-    }
-    let words: Vec<String> = rest.split_whitespace().take(count).map(str::to_uppercase).collect();
+    let text = String::from_utf8_lossy(&text[..text.len().min(BEGIN_OF_TEXT)]);
+    let text = without_comments(&text);
+    let words: Vec<String> = text.split_whitespace().take(count).map(str::to_uppercase).collect();
     words.join(" ")
+}
+
+/// The text up to its first quote, with a blank in place of each comment, and then the rest.
+fn without_comments(text: &str) -> String {
+    let (mut rest, mut kept) = (text, String::with_capacity(text.len()));
+    while let Some(next) = rest.chars().next() {
+        let after = |end: &str, from: &'_ str| from.find(end).map_or(from.len(), |at| at + end.len());
+        let is_dashes =
+            rest.strip_prefix("--").is_some_and(|r| r.is_empty() || r.starts_with(char::is_whitespace));
+        if let Some(inside) = rest.strip_prefix("/*!").or_else(|| rest.strip_prefix("/*M!")) {
+            rest = inside.trim_start_matches(|c: char| c.is_ascii_digit());
+            kept.push(' ');
+        } else if let Some(inside) = rest.strip_prefix("/*") {
+            rest = &inside[after("*/", inside)..];
+            kept.push(' ');
+        } else if let Some(behind) = rest.strip_prefix("*/") {
+            // The end of an executed one.
+            rest = behind;
+            kept.push(' ');
+        } else if next == '#' || is_dashes {
+            rest = &rest[after("\n", rest)..];
+            kept.push(' ');
+        } else if matches!(next, '`' | '\'' | '"') {
+            break;
+        } else {
+            kept.push(next);
+            rest = &rest[next.len_utf8()..];
+        }
+    }
+    kept + rest
 }
 
 /// Takes the data of an entry apart. Format descriptions and GTIDs of the origin are left out.
@@ -254,5 +279,31 @@ mod tests {
         ] {
             assert!(!may(text), "{text}");
         }
+    }
+
+    #[test]
+    fn comments_between_words_do_not_hide_a_statement() {
+        let may = |text: &str| {
+            source_events(&statement("shop", text), Source::Statement).unwrap()[0].may_have_effect_in_part()
+        };
+        for text in [
+            "ALTER /* rotate */ USER a, b",
+            "ALTER/**/USER a",
+            "ALTER -- why\n USER a",
+            "ALTER # why\nUSER a",
+            "/* a */ ALTER /* b */ USER a",
+            "CREATE /*!100100 OR REPLACE */ TABLE t (a INT)",
+            "CREATE /*M!100100 OR REPLACE */ TABLE t (a INT)",
+        ] {
+            assert!(may(text), "{text}");
+        }
+        for text in
+            ["/* a */ CREATE /* b */ TABLE t (a INT)", "/*!50003 CREATE*/ /* my */ /*!50003 TRIGGER a*/"]
+        {
+            assert!(!may(text), "{text}");
+        }
+        assert_eq!(first_words(b"create table `a/*b` (c INT)", 3), "CREATE TABLE `A/*B`");
+        assert_eq!(first_words(b"drop /* never ends", 3), "DROP");
+        assert_eq!(first_words(b"drop--1", 3), "DROP--1");
     }
 }
