@@ -9,7 +9,7 @@ use crate::log_member::Failure;
 use lockstep_binlog::archive::{ClockLog, Clocks, Mark, Progress, recovered_end};
 use lockstep_binlog::event::{Checksum, FormatDescription, Stamp};
 use lockstep_binlog::ingest::FileName;
-use lockstep_binlog::stream::{Group, Item, Stream, server_id_of};
+use lockstep_binlog::stream::{Group, Item, Stream, StreamError, server_id_of};
 use lockstep_binlog::{Gtid as BinlogGtid, Library, Position, StreamState, Writer};
 use lockstep_node::core::members::View;
 use lockstep_node::core::{EntryKind, Gtid, Seqno, Uuid};
@@ -198,7 +198,7 @@ impl Feed {
             Delivery::View { info, in_log } if info.status == ViewStatus::Primary => {
                 self.on_view(info, in_log)
             }
-            Delivery::Ordered(ordered) => Ok(self.on_ordered(ordered)?),
+            Delivery::Ordered(ordered) => self.on_ordered(ordered),
             Delivery::Result(StatementResult { seqno, error }) => {
                 let Some(stream) = &mut self.stream else { return Ok(()) };
                 let groups = stream.on_result(seqno, error).map_err(|e| e.to_string())?;
@@ -269,7 +269,7 @@ impl Feed {
         }
     }
 
-    fn on_ordered(&mut self, ordered: Ordered) -> Result<(), String> {
+    fn on_ordered(&mut self, ordered: Ordered) -> Result<(), Failure> {
         self.note_clock(ordered.seqno, Some(ordered.time))?;
         let Some(stream) = &mut self.stream else { return Ok(()) };
         let Ordered { seqno, kind, pass, writeset, .. } = ordered;
@@ -277,8 +277,11 @@ impl Feed {
             EntryKind::TotalOrder => Item::Statement { seqno, pass, data: writeset.data },
             _ => Item::WriteSet { seqno, pass, writeset },
         };
-        let groups = stream.on_item(item).map_err(|e| e.to_string())?;
-        self.write(groups)
+        let groups = stream.on_item(item).map_err(|error| match error {
+            StreamError::BeganBefore(seqno) => began_before(seqno, self.writer.library()),
+            error => Failure::from(error.to_string()),
+        })?;
+        Ok(self.write(groups)?)
     }
 
     /// Adds groups that the library does not have yet.
@@ -441,9 +444,33 @@ fn no_clocks(library: &Library, error: &std::io::Error) -> FileError {
     FileError::io(format!("the clocks in {} cannot be used", library.dir().display()), error)
 }
 
+/// The failure of an instance that began while a streaming transaction was open, and the way out.
+fn began_before(seqno: Seqno, library: &Library) -> Failure {
+    let border = (seqno / FILE_SEQNOS + 1) * FILE_SEQNOS;
+    Failure::needs_operator(format!(
+        "{}. An instance with an empty directory begins after a multiple of {FILE_SEQNOS}, and this transaction was open there. \
+         Wait until the cluster has committed seqno {border} (wsrep_last_committed), move the directory {} away, and start this \
+         instance again",
+        StreamError::BeganBefore(seqno),
+        library.dir().display()
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instance_begun_within_transaction_names_next_border() {
+        let dir = std::env::temp_dir().join(format!("lockstep-binlog-within-{}", std::process::id()));
+        let library = Writer::open(&dir, FILES, lockstep_binlog::library::Visibility::Appended)
+            .unwrap()
+            .library()
+            .clone();
+        let failure = format!("{:?}", began_before(90_000, &library));
+        assert!(failure.contains("needs_operator: true") && failure.contains("seqno 131072"), "{failure}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn saved_position_round_trips_with_and_without_an_end() {
