@@ -1,5 +1,8 @@
 //! Waiting for the signals that end a daemon, without a handler: they are blocked in all threads, and one asks for them.
 
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 /// A signal received by a daemon.
@@ -47,6 +50,21 @@ impl Signals {
             _ => None,
         }
     }
+}
+
+/// Lets a command receive the signals that [`Signals::block`] blocks: a new process has the mask of the thread that starts it.
+pub(crate) fn unblock_in(command: &mut Command) {
+    let unblock = || {
+        // SAFETY: as in `Signals::block`. Both calls are allowed between fork and exec.
+        let error = unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut())
+        };
+        if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+    };
+    // SAFETY: the closure allocates nothing, and takes no lock.
+    unsafe { command.pre_exec(unblock) };
 }
 
 #[cfg(test)]

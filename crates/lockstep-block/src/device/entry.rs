@@ -267,7 +267,7 @@ impl Entry {
         WRITES_HEADER + runs.iter().map(|run| RUN_HEADER + data(run)).sum::<usize>()
     }
 
-    /// Reads a payload. Data share its memory.
+    /// Reads a payload. Data have memory of their own: a write that is kept must not keep its whole payload.
     ///
     /// # Errors
     /// [`DecodeError`].
@@ -376,7 +376,7 @@ fn decode_run(r: &mut Reader) -> Result<Run, DecodeError> {
     let content = match kind {
         0 => {
             let length = usize::try_from(length).map_err(|_| DecodeError::Short)?;
-            Content::Data(r.take(length)?)
+            Content::Data(Bytes::copy_from_slice(&r.take(length)?))
         }
         1 => Content::Zeroes { hole: false },
         2 => Content::Zeroes { hole: true },
@@ -432,6 +432,13 @@ pub(crate) mod tests {
             longer.push(0);
             assert_eq!(Entry::decode(&longer.into()), Err(DecodeError::Trailing));
         }
+    }
+
+    #[test]
+    fn decoded_writes_do_not_keep_their_payload() {
+        let payload = samples()[0].encode();
+        let entry = Entry::decode(&payload).unwrap();
+        assert!(payload.is_unique(), "{entry:?}");
     }
 
     #[test]

@@ -34,6 +34,17 @@ impl Content {
             Content::Zeroes { .. } => 0,
         }
     }
+
+    /// Data that keep more than twice their length of memory are copied. Returns how much they keep.
+    fn trim(&mut self, kept: u64) -> u64 {
+        match self {
+            Content::Data(bytes) if (bytes.len() as u64) < kept / 2 => {
+                *bytes = Bytes::copy_from_slice(bytes);
+                bytes.len() as u64
+            }
+            _ => kept,
+        }
+    }
 }
 
 /// A range and its content.
@@ -76,13 +87,16 @@ impl Run {
 struct Held {
     length: u64,
     content: Content,
+    /// The bytes of memory that the content keeps: those of the run from which it was cut.
+    kept: u64,
     /// The number of the log entry that has it, in maps where that counts.
     number: u64,
 }
 
 /// See the module's documentation.
 ///
-/// **Invariant**: runs do not overlap, and none is empty.
+/// **Invariant**: runs do not overlap, and none is empty. Each keeps at most twice its length of memory, if its data had memory of
+/// their own when it was inserted.
 #[derive(Clone, Debug, Default)]
 pub struct ExtentMap {
     runs: BTreeMap<u64, Held>,
@@ -107,8 +121,9 @@ impl ExtentMap {
         }
         self.carve(&(run.offset..run.end()), |_| true);
         let Run { offset, length, content } = run;
-        self.data_bytes += content.data_len();
-        self.runs.insert(offset, Held { length, content, number });
+        let kept = content.data_len();
+        self.data_bytes += kept;
+        self.runs.insert(offset, Held { length, content, kept, number });
     }
 
     /// Forgets what the log entry of this number wrote within a range.
@@ -118,7 +133,11 @@ impl ExtentMap {
 
     /// Takes what was written within a range.
     pub fn take(&mut self, range: &Range<u64>) -> Vec<Run> {
-        self.carve(range, |_| true)
+        let trimmed = |(mut run, kept): (Run, u64)| {
+            run.content.trim(kept);
+            run
+        };
+        self.carve(range, |_| true).into_iter().map(trimmed).collect()
     }
 
     /// The runs within a range, cut to it, in order.
@@ -137,8 +156,8 @@ impl ExtentMap {
         self.within(0..u64::MAX)
     }
 
-    /// Removes what lies within a range, where `is_meant` holds. Returns it in order.
-    fn carve(&mut self, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Vec<Run> {
+    /// Removes what lies within a range, where `is_meant` holds. Returns it in order, each part with the memory that it keeps.
+    fn carve(&mut self, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Vec<(Run, u64)> {
         if range.is_empty() {
             return Vec::new();
         }
@@ -148,17 +167,18 @@ impl ExtentMap {
         let met: Vec<u64> = met.filter(|(_, held)| is_meant(held)).map(|(offset, _)| *offset).collect();
         let mut carved = Vec::with_capacity(met.len());
         for offset in met {
-            let Some(Held { length, content, number }) = self.runs.remove(&offset) else { continue };
+            let Some(Held { length, content, kept, number }) = self.runs.remove(&offset) else { continue };
             self.data_bytes -= content.data_len();
             let run = Run { offset, length, content };
             for part in
                 [offset..range.start, range.end..run.end()].into_iter().filter(|part| !part.is_empty())
             {
-                let Run { offset, length, content } = run.within(&part);
+                let Run { offset, length, mut content } = run.within(&part);
+                let kept = content.trim(kept);
                 self.data_bytes += content.data_len();
-                self.runs.insert(offset, Held { length, content, number });
+                self.runs.insert(offset, Held { length, content, kept, number });
             }
-            carved.push(run.within(range));
+            carved.push((run.within(range), kept));
         }
         carved
     }
@@ -249,6 +269,43 @@ mod tests {
                 prop_assert_eq!(&seen, &model);
             }
         }
+    }
+
+    /// The data of a run that are left are of this buffer.
+    fn is_of(map: &ExtentMap, offset: u64, buffer: &Bytes) -> bool {
+        let Some(Run { content: Content::Data(bytes), .. }) = map.within(offset..offset + 1).next() else {
+            panic!("no data at {offset}")
+        };
+        buffer.as_ptr_range().contains(&bytes.as_ptr())
+    }
+
+    #[test]
+    fn small_rest_of_a_run_does_not_keep_its_buffer() {
+        let buffer = Bytes::from(vec![7; 64 << 10]);
+        let mut map = ExtentMap::default();
+        map.insert(Run::data(0, buffer.clone()), 0);
+        map.insert(Run::zeroes(40 << 10, 24 << 10, true), 0);
+        assert!(is_of(&map, 0, &buffer), "more than half of it is left");
+        // Again and again a little less than half of the rest.
+        for end in [30 << 10, 20 << 10, 12 << 10, 8 << 10, 4 << 10] {
+            map.insert(Run::zeroes(end, 64 << 10, true), 0);
+        }
+        assert!(!is_of(&map, 0, &buffer) && buffer.is_unique());
+        assert_eq!(map.within(0..4096).collect::<Vec<_>>(), [Run::data(0, buffer.slice(..4096))]);
+        for held in map.runs.values() {
+            assert!(held.kept <= 2 * held.content.data_len(), "{} for {}", held.kept, held.length);
+        }
+    }
+
+    #[test]
+    fn taken_part_of_a_run_does_not_keep_its_buffer() {
+        let buffer = Bytes::from(vec![7; 64 << 10]);
+        let mut map = ExtentMap::default();
+        map.insert(Run::data(0, buffer.clone()), 0);
+        let taken = map.take(&(0..4096));
+        map.remove_of(&(0..64 << 10), 0);
+        assert!(buffer.is_unique());
+        assert_eq!(taken, [Run::data(0, buffer.slice(..4096))]);
     }
 
     #[test]

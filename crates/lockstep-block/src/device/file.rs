@@ -7,7 +7,9 @@ use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::{Gtid, Uuid};
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 const STATE_MAGIC: &[u8; 8] = b"LSBLK\0\0\x02";
 /// Zeroes are written so many at a time where the file system cannot make them.
@@ -68,6 +70,8 @@ impl Position {
 #[derive(Debug)]
 pub struct DeviceFile {
     storage: Box<dyn Storage>,
+    /// Held while the file grows: a lesser length of one thread must not follow a greater one of another.
+    growing: Mutex<()>,
 }
 
 impl DeviceFile {
@@ -100,7 +104,7 @@ impl DeviceFile {
             }
             None => None,
         };
-        let device = DeviceFile { storage };
+        let device = DeviceFile { storage, growing: Mutex::default() };
         let length = device.storage.length().map_err(|e| fails("read", &path, &e))?;
         let position = match position {
             Some(position) => position,
@@ -136,12 +140,26 @@ impl DeviceFile {
         Ok((device, position))
     }
 
-    /// Makes the file at least this long. The new part reads as zeroes.
+    /// Makes the file at least this long. The new part reads as zeroes. A file that is longer than the device is in order.
     ///
     /// # Errors
-    /// As of the file system.
+    /// As of the file system. [`ErrorKind::FileTooLarge`]: it holds no file of this length.
     pub fn grow(&self, size: u64) -> io::Result<()> {
-        if self.storage.length()? < size { self.storage.set_length(size) } else { Ok(()) }
+        let _guard = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.storage.length()? >= size {
+            return Ok(());
+        }
+        self.storage.set_length(size).map_err(|error| match error.kind() {
+            ErrorKind::FileTooLarge => {
+                let text = format!(
+                    "the file system of {} holds no file of {size} bytes ({error}). Move the member's directory to one that \
+                     does, for instance XFS",
+                    self.storage.image_name()
+                );
+                io::Error::new(ErrorKind::FileTooLarge, text)
+            }
+            _ => error,
+        })
     }
 
     /// Gives the file this length, also a lesser one: before another member's device is copied to it. Bytes behind the
@@ -224,6 +242,14 @@ impl DeviceFile {
     /// As of the file system.
     pub fn sync_and_reread(&self) -> io::Result<()> {
         self.storage.sync_and_reread()
+    }
+
+    /// See [`Storage::reread`].
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub fn reread(&self, range: Range<u64>) -> io::Result<()> {
+        self.storage.reread(range)
     }
 
     /// Gives another file this one's content, with shared space, in a moment.

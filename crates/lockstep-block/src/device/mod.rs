@@ -38,6 +38,6 @@ pub mod verify;
 
 pub use failpoints::{Failpoint, Failpoints};
 pub use replica::{
-    Batch, Config, CopyMember, Log, NotSent, Notice, NoticeCall, Refused, Replica, ReplicaAttachment,
-    ReplicaStatus, SessionStatus,
+    Batch, Config, CopyMember, Log, NotSent, NotTaken, Notice, NoticeCall, Refused, Replica,
+    ReplicaAttachment, ReplicaStatus, SessionStatus,
 };

@@ -125,20 +125,25 @@ impl Overlay {
     /// As [`Overlay::parts`], without writes that are not committed.
     pub fn committed_parts(&self, range: Range<u64>) -> Vec<Part> {
         let mut parts = Vec::new();
-        collect(&[&self.committed, &self.writing], range, &mut parts);
+        collect(&[&self.committed, &self.writing], range, usize::MAX, &mut parts);
         parts
     }
 
     /// The parts of a range, in order.
     pub fn parts(&self, range: Range<u64>) -> Vec<Part> {
+        self.first_parts(range, usize::MAX)
+    }
+
+    /// As [`Overlay::parts`], but only so many of them.
+    pub fn first_parts(&self, range: Range<u64>, most: usize) -> Vec<Part> {
         let mut parts = Vec::new();
-        collect(&[&self.dirty, &self.flying, &self.committed, &self.writing], range, &mut parts);
+        collect(&[&self.dirty, &self.flying, &self.committed, &self.writing], range, most, &mut parts);
         parts
     }
 }
 
-fn collect(layers: &[&ExtentMap], range: Range<u64>, parts: &mut Vec<Part>) {
-    if range.is_empty() {
+fn collect(layers: &[&ExtentMap], range: Range<u64>, most: usize, parts: &mut Vec<Part>) {
+    if range.is_empty() || parts.len() >= most {
         return;
     }
     let Some((first, below)) = layers.split_first() else {
@@ -147,11 +152,14 @@ fn collect(layers: &[&ExtentMap], range: Range<u64>, parts: &mut Vec<Part>) {
     };
     let mut at = range.start;
     for run in first.within(range.clone()) {
-        collect(below, at..run.offset, parts);
+        collect(below, at..run.offset, most, parts);
+        if parts.len() >= most {
+            return;
+        }
         at = run.end();
         parts.push(Part { range: run.offset..run.end(), content: Some(run.content) });
     }
-    collect(below, at..range.end, parts);
+    collect(below, at..range.end, most, parts);
 }
 
 #[cfg(test)]
@@ -261,7 +269,10 @@ mod tests {
                     }
                     Step::BeginWriteBack => {}
                 }
-                prop_assert_eq!(read(overlay.parts(0..SIZE), &file), seen.clone());
+                let parts = overlay.parts(0..SIZE);
+                let most = 1 + parts.len() / 2;
+                prop_assert_eq!(&overlay.first_parts(0..SIZE, most)[..], &parts[..most]);
+                prop_assert_eq!(read(parts, &file), seen.clone());
                 prop_assert_eq!(read(overlay.committed_parts(0..SIZE), &file), log.clone());
             }
         }

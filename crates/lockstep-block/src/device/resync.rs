@@ -2,12 +2,13 @@
 //!
 //! | state of a copy | saved as whole | client, promotion, donation | next |
 //! |---|---|---|---|
-//! | whole | yes | yes | state needed, if the log no longer continues it |
-//! | state needed | as before | no | copying, once a donor has connected |
+//! | whole | yes | yes | state needed, if the log no longer continues it or an operator gives it up |
+//! | state needed | as before | no | copying, once a donor whose copy is whole has connected |
 //! | copying | no | no | whole up to Q1, once the donor has sent all |
 //! | whole from Q1 on | no | no | whole, once the file has every entry up to Q1 |
 //!
-//! A position that is saved as not whole counts as none: the next start begins with "state needed".
+//! A position that is saved as not whole counts as none: the next start begins with "state needed". Until a donor has connected,
+//! the file and its saved position do not change: if no copy is whole but one that was given up, its next start uses it again.
 
 use super::attachments::Attachments;
 use super::extent_map::ExtentMap;
@@ -34,7 +35,7 @@ pub enum Wholeness {
     /// It is, as of its position.
     #[default]
     Whole,
-    /// The log does not continue it, or it was given up. No donor has come yet.
+    /// The log does not continue it, or it was given up. No donor has come yet: file and saved position are as before.
     Needed,
     /// A donor sends.
     Copying {
@@ -165,15 +166,6 @@ impl<L: Log> Replica<L> {
         self.wake();
     }
 
-    /// This copy does not count any more, also after a restart: saves its position as that of a copy that is not whole.
-    ///
-    /// # Errors
-    /// The position cannot be saved: a text for people.
-    pub fn give_up(&self, position: &Position) -> Result<(), String> {
-        let given_up = Position { whole: false, ..position.clone() };
-        self.until_it_fits(|file| file.save(&given_up))
-    }
-
     /// Whether this copy is whole.
     pub fn is_whole(&self) -> bool {
         self.lock().wholeness == Wholeness::Whole
@@ -226,6 +218,8 @@ impl<L: Log> Joiner for Joins<'_, L> {
             state.wholeness = Wholeness::Copying { donor: hello.donor.clone(), progress };
             position_of(hello, false)
         };
+        // While the old copy still counts: this file system may not hold the device.
+        replica.0.file.grow(hello.attachments.size()).map_err(CopyError::Device)?;
         // Before the first write: from here on the file is neither the old copy nor the new one.
         replica.until_it_fits(|file| file.save(&position)).map_err(device)?;
         replica.until_it_fits(|file| file.fit(hello.attachments.size())).map_err(device)?;

@@ -179,3 +179,21 @@ fn copy_that_needs_none_refuses_a_donor() {
     assert_eq!(group.replica(1).status().wholeness, Wholeness::Whole);
     assert!(saved(&group, 1).whole);
 }
+
+#[test]
+fn joiner_whose_file_system_is_too_small_keeps_its_copy() {
+    let mut group = Group::new("small-joiner", 2);
+    while group.step() {}
+    group.images();
+    group.stop(1);
+    let before = saved(&group, 1);
+    let replica = group.replica(0);
+    assert_eq!(group.run(async move { replica.resize(2 * SIZE).await }), Ok(()));
+    group.largest = SIZE;
+    join(&mut group, 1);
+    let source = group.replica(0).source().unwrap();
+    let (_, received) = copy(&group, 0, 1, source, 0).join().unwrap();
+    let Err(CopyError::Device(error)) = received else { panic!("{received:?}") };
+    assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
+    assert_eq!(saved(&group, 1), before);
+}

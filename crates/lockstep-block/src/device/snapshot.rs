@@ -471,7 +471,8 @@ impl<L: Log> Replica<L> {
     /// Begins a snapshot. The device file is exactly at this position, and this thread writes to it.
     pub(super) fn begin_snapshot(&self, target: Arc<File>, position: &Position) {
         let size = position.attachments.size();
-        let copy = match self.file().clone_to(&target) {
+        // The device file may be longer than the device.
+        let copy = match self.file().clone_to(&target).and_then(|()| target.set_len(size)) {
             Ok(()) => None,
             Err(_) => Some(Arc::new(BackgroundCopy::new(target.clone(), size))),
         };

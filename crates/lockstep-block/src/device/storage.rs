@@ -2,6 +2,7 @@
 //!
 //! [`FileStorage`] is the real one. The simulator has another: at a crash it loses unsynced writes.
 
+use super::entry::SIZE_MAX;
 use crate::copy::EXTENT;
 use rustix::fs::{
     Advice, FallocateFlags, FlockOperation, SeekFrom, fadvise, fallocate, flock, ioctl_ficlone, seek,
@@ -10,6 +11,8 @@ use rustix::io::Errno;
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -74,6 +77,14 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// As of [`Storage::sync`].
     fn sync_and_reread(&self) -> io::Result<()> {
         self.sync()
+    }
+
+    /// Reads a range from the disk from now on, as far as that is possible: memory keeps what is not durable, and pages in use.
+    ///
+    /// # Errors
+    /// As of the file system.
+    fn reread(&self, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
     }
 
     /// The part of a range from its beginning on that is data, or that is a hole: its length, and whether it is a hole.
@@ -182,7 +193,14 @@ impl Storage for FileStorage {
 
     fn sync_and_reread(&self) -> io::Result<()> {
         self.file.sync_data()?;
-        Ok(fadvise(&self.file, 0, None, Advice::DontNeed)?)
+        self.reread(0..u64::MAX)
+    }
+
+    fn reread(&self, range: Range<u64>) -> io::Result<()> {
+        let length = range.end.saturating_sub(range.start);
+        // Without a length it is the rest of the file.
+        let length = NonZeroU64::new(length).filter(|_| range.end <= SIZE_MAX);
+        Ok(fadvise(&self.file, range.start, length, Advice::DontNeed)?)
     }
 
     fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)> {
@@ -224,5 +242,81 @@ impl Storage for FileStorage {
         file.sync_all()?;
         std::fs::rename(&next, &path)?;
         File::open(&self.dir)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// Files in a directory of a file system with limits of its own.
+    #[derive(Debug)]
+    pub(in crate::device) struct TestStorage {
+        files: FileStorage,
+        /// The length of its largest file.
+        largest: u64,
+        /// The ranges that are to be read from the disk.
+        pub(in crate::device) reread: Arc<Mutex<Vec<Range<u64>>>>,
+    }
+
+    impl TestStorage {
+        pub(in crate::device) fn open(dir: &Path, largest: u64) -> TestStorage {
+            TestStorage { files: FileStorage::open(dir).unwrap(), largest, reread: Arc::default() }
+        }
+    }
+
+    impl Storage for TestStorage {
+        fn image_name(&self) -> String {
+            self.files.image_name()
+        }
+
+        fn state_name(&self) -> String {
+            self.files.state_name()
+        }
+
+        fn length(&self) -> io::Result<u64> {
+            self.files.length()
+        }
+
+        fn set_length(&self, length: u64) -> io::Result<()> {
+            match length > self.largest {
+                true => Err(Errno::FBIG.into()),
+                false => self.files.set_length(length),
+            }
+        }
+
+        fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+            self.files.read_at(into, offset)
+        }
+
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.files.write_at(bytes, offset)
+        }
+
+        fn zero_at(&self, offset: u64, length: u64, hole: bool) -> io::Result<bool> {
+            self.files.zero_at(offset, length, hole)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.files.sync()
+        }
+
+        fn reread(&self, range: Range<u64>) -> io::Result<()> {
+            self.reread.lock().unwrap().push(range.clone());
+            self.files.reread(range)
+        }
+
+        fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)> {
+            self.files.extent(offset, length)
+        }
+
+        fn load_state(&self) -> io::Result<Option<Vec<u8>>> {
+            self.files.load_state()
+        }
+
+        fn save_state(&self, bytes: &[u8]) -> io::Result<()> {
+            self.files.save_state(bytes)
+        }
     }
 }

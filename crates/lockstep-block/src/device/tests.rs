@@ -5,6 +5,7 @@ use super::entry::{Compared, Difference, Entry};
 use super::extent_map::{Content, Run};
 use super::file::{DeviceFile, Position};
 use super::replica::{Config, CopyMember, Log, NotSent, Notice, NoticeCall, Replica, ReplicaAttachment};
+use super::storage::tests::TestStorage;
 use crate::export::{Attachment, Export, Extent, Peer, RefusalKind};
 use bytes::Bytes;
 use lockstep_core::{MemberId, Seqno, Uuid};
@@ -38,6 +39,8 @@ struct Wire {
     lost: Mutex<Vec<NoticeCall>>,
     /// The members of the group.
     members: AtomicI64,
+    /// Those of them that lag.
+    lagging: Mutex<Vec<u8>>,
     /// Those that the others are connected with, for promotions.
     connected: Mutex<Vec<MemberId>>,
     /// Asked for its status with each note.
@@ -118,7 +121,12 @@ impl Log for MemoryLog {
 
     fn copies(&self) -> Vec<CopyMember> {
         let copies = 1..=self.wire.members.load(Ordering::SeqCst) as u8;
-        let copy = |at: u8| CopyMember { member: Uuid([at; 16]), name: format!("n{at}"), ready: true };
+        let lagging = self.wire.lagging.lock().unwrap();
+        let copy = |at: u8| CopyMember {
+            member: Uuid([at; 16]),
+            name: format!("n{at}"),
+            ready: !lagging.contains(&at),
+        };
         copies.map(copy).collect()
     }
 
@@ -150,6 +158,8 @@ struct Group {
     runtime: tokio::runtime::Runtime,
     cache: u64,
     timeout: Duration,
+    /// The largest file of the members' file systems.
+    largest: u64,
 }
 
 impl Group {
@@ -164,6 +174,7 @@ impl Group {
             runtime: runtime.unwrap(),
             cache: 1 << 20,
             timeout: Duration::ZERO,
+            largest: u64::MAX,
         };
         group.wire.members.store(members as i64, Ordering::SeqCst);
         (0..members).for_each(|at| group.start(at));
@@ -178,11 +189,17 @@ impl Group {
     }
 
     fn start(&mut self, at: usize) {
+        self.start_at(at, |position| position);
+    }
+
+    fn start_at(&mut self, at: usize, from: impl FnOnce(Position) -> Position) {
         let dir = self.member_dir(at);
         std::fs::create_dir_all(&dir).unwrap();
-        let (file, position) = DeviceFile::open(&dir).unwrap();
+        let storage = TestStorage::open(&dir, self.largest);
+        let (file, position) = DeviceFile::over(Box::new(storage)).unwrap();
         let log = MemoryLog::new(&self.wire, at);
         let config = Config { name: "disk".into(), cache: self.cache, timeout: self.timeout };
+        let position = from(position);
         let next = (position.gtid.seqno + 1).max(0) as usize;
         let seed = u64::from(std::process::id()) << 32 | next as u64;
         let replica = Replica::new(log, file, position, config, seed);
@@ -512,6 +529,117 @@ fn flush_after_the_timeout_ends_the_attachment() {
     let attachment = client.0.clone();
     assert!(group.run(async move { attachment.flush().await }).is_err(), "a later flush must not succeed");
     assert!(group.attach(0, "disk").is_err());
+}
+
+#[test]
+fn requests_without_majority_fail_after_the_timeout() {
+    for (name, is_read) in [("held-read", true), ("held-write", false)] {
+        let mut group = Group::new(name, 1);
+        group.stop(0);
+        group.timeout = Duration::from_millis(300);
+        group.start(0);
+        let client = group.attach(0, "disk").unwrap();
+        group.wire.cut.store(true, Ordering::SeqCst);
+        let (attachment, began) = (client.0.clone(), Instant::now());
+        let failed = group.run(async move {
+            match is_read {
+                true => attachment.read(0, 1).await.map(drop),
+                false => attachment.write(0, Bytes::from_static(&[1; 512]), false).await,
+            }
+        });
+        assert!(failed.unwrap_err().text().contains("block.timeout"));
+        assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
+        group.wire.cut.store(false, Ordering::SeqCst);
+        let attachment = client.0.clone();
+        assert!(group.run(async move { attachment.read(0, 1).await }).is_err(), "the attachment has ended");
+    }
+}
+
+#[test]
+fn write_into_full_cache_without_majority_fails_after_the_timeout() {
+    let mut group = Group::new("full-cut", 1);
+    group.stop(0);
+    (group.cache, group.timeout) = (8192, Duration::from_millis(300));
+    group.start(0);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, 0, 1, 8192);
+    group.wire.cut.store(true, Ordering::SeqCst);
+    let attachment = client.0.clone();
+    let write = async move { attachment.write(0, Bytes::from_static(&[2; 512]), false).await };
+    assert!(group.run(write).unwrap_err().text().contains("block.timeout"));
+}
+
+#[test]
+fn block_status_of_many_writes_is_shorter_than_asked() {
+    let mut group = Group::new("many-writes", 1);
+    group.stop(0);
+    group.cache = 64 << 20;
+    group.start(0);
+    let client = group.attach(0, "disk").unwrap();
+    // The log stands still meanwhile, so that all writes stay in memory.
+    let extents = group.runtime.block_on(async {
+        for at in 0..3000 {
+            client.0.write(at * 256, Bytes::from_static(&[1; 256]), false).await.unwrap();
+        }
+        client.0.block_status(0, SIZE as u32).await.unwrap()
+    });
+    assert_eq!(extents, [Extent { length: 2048 * 256, hole: false, zero: false }]);
+}
+
+#[test]
+fn resize_beyond_the_file_system_is_refused_and_not_logged() {
+    let mut group = Group::new("resize-limit", 2);
+    group.stop(0);
+    group.largest = 2 * SIZE;
+    group.start(0);
+    let entries = group.wire.committed.lock().unwrap().len();
+    let replica = group.replica(0);
+    let text = group.run(async move { replica.resize(2 * SIZE + 4096).await }).unwrap_err();
+    assert!(text.contains("n1/device.img") && text.contains("Nothing was changed"), "{text}");
+    assert_eq!(group.wire.committed.lock().unwrap().len(), entries);
+    let replica = group.replica(0);
+    assert_eq!(group.run(async move { replica.resize(2 * SIZE).await }), Ok(()));
+    assert!(group.images().iter().all(|image| image.len() as u64 == 2 * SIZE));
+}
+
+#[test]
+fn delivered_resize_beyond_the_file_system_needs_an_operator() {
+    let mut group = Group::new("resize-taken", 1);
+    group.stop(0);
+    group.largest = SIZE;
+    group.start(0);
+    while group.step() {}
+    let resize = Entry::Resize { before: SIZE, size: 2 * SIZE, token: 1 }.encode();
+    let seqno = group.wire.committed.lock().unwrap().len() as Seqno;
+    let error = group.replica(0).deliver(seqno, &Uuid([2; 16]), &resize).unwrap_err();
+    assert!(error.needs_operator());
+    let text = error.to_string();
+    assert!(
+        text.contains("holds no file of 2097152 bytes") && text.contains("Move the member's directory"),
+        "{text}"
+    );
+}
+
+#[test]
+fn resize_that_was_never_committed_does_no_harm() {
+    let mut group = Group::new("resize-lost", 1);
+    let client = group.attach(0, "disk").unwrap();
+    group.write(&client, SIZE - 512, 1, 512);
+    group.flush(&client);
+    group.detach(client);
+    let replica = group.replica(0);
+    let resize = group.runtime.spawn(async move { replica.resize(4 * SIZE).await });
+    wait("the entry is sent", || !group.wire.sent.lock().unwrap().is_empty());
+    resize.abort();
+    group.wire.sent.lock().unwrap().clear();
+    group.kill(0);
+    assert_eq!(std::fs::metadata(group.member_dir(0).join("device.img")).unwrap().len(), 4 * SIZE);
+    group.start(0);
+    let replica = group.replica(0);
+    assert_eq!(group.run(async move { replica.resize(2 * SIZE).await }), Ok(()));
+    let client = group.attach(0, "disk").unwrap();
+    assert_eq!(group.replica(0).status().attachments.size(), 2 * SIZE);
+    assert_eq!(group.read(&client, SIZE - 512, 1024)[..], [[1; 512], [0; 512]].concat());
 }
 
 /// A Detach that the server no longer waits for may be accepted much later.
@@ -906,7 +1034,7 @@ fn promotion_is_checked_before_leadership_moves() {
 /// Compares all copies.
 fn verify(group: &mut Group, at: usize) -> Result<Compared, String> {
     let replica = group.replica(at);
-    group.run(async move { replica.verify(None, |_| true).await })
+    group.run(async move { replica.verify(None, |_| true).await }).map(|(result, _)| result)
 }
 
 /// Writes and flushes until it is told to end.
@@ -973,6 +1101,15 @@ fn copy_that_does_not_answer_is_named() {
     assert!(text.contains("n3 did not answer"), "{text}");
     group.wire.members.store(1, Ordering::SeqCst);
     assert!(verify(&mut group, 0).unwrap_err().contains("nothing to compare"));
+}
+
+#[test]
+fn verify_names_the_copies_that_it_left_out() {
+    let mut group = Group::new("left-out", 3);
+    group.wire.lagging.lock().unwrap().push(3);
+    let replica = group.replica(0);
+    let (result, left_out) = group.run(async move { replica.verify(None, |_| true).await }).unwrap();
+    assert_eq!((result.copies, left_out), (2, vec!["n3".to_owned()]));
 }
 
 #[test]
@@ -1238,18 +1375,28 @@ fn promotion_that_a_restart_forgot_is_repeated() {
 }
 
 #[test]
-fn copy_that_was_given_up_stays_so_after_a_restart() {
+fn copy_that_was_given_up_without_a_donor_is_used_after_a_restart() {
     let mut group = Group::new("given-up", 2);
     let client = group.attach(0, "disk").unwrap();
     group.write(&client, 0, 1, 4096);
     group.flush(&client);
     group.images();
-    let dir = group.member_dir(1);
-    let state = std::fs::read(dir.join("device.state")).unwrap();
-    let position = Position::decode(&state).unwrap();
-    group.replica(1).give_up(&position).unwrap();
-    let state = std::fs::read(dir.join("device.state")).unwrap();
-    assert_eq!(Position::decode(&state), Ok(Position { whole: false, ..position }));
+    group.stop(1);
+    let path = group.member_dir(1).join("device.state");
+    let before = std::fs::read(&path).unwrap();
+    // As the program starts with --resync.
+    group.start_at(1, |_| Position::given_up());
+    group.replica(1).needs_state();
+    // A view of the log. The process ends after a write-back would be due.
+    group.replica(1).pass(9);
+    std::thread::sleep(Duration::from_millis(1200));
+    group.stop(1);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    group.start(1);
+    assert!(group.replica(1).is_whole());
+    group.write(&client, 4096, 2, 4096);
+    group.flush(&client);
+    assert_eq!(group.images()[1][..8192], [[1; 4096], [2; 4096]].concat());
 }
 
 #[test]

@@ -239,6 +239,10 @@ impl BlockHasher {
 fn hash(file: &DeviceFile, parts: Vec<Part>) -> std::io::Result<Vec<BlockHash>> {
     let mut hasher = BlockHasher::new();
     let mut buffer = vec![0; READ];
+    if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
+        // The copies on the disks count, not those in memory.
+        file.reread(first.range.start..last.range.end)?;
+    }
     for Part { range, content } in parts {
         match content {
             Some(Content::Data(bytes)) => hasher.data(&bytes),
@@ -396,14 +400,9 @@ impl<L: Log> Drop for Ends<'_, L> {
 
 /// The comparison.
 impl<L: Log> Replica<L> {
-    /// The members whose copies a comparison leaves out now.
-    pub fn not_compared(&self) -> Vec<String> {
-        let members = self.log().copies();
-        members.into_iter().filter(|member| !member.ready).map(|member| member.name).collect()
-    }
-
-    /// Compares all copies that are connected, while clients write. `rate`: the most bytes in a second; 0: any number. `progress` is told about
-    /// once in a second, and ends the comparison by returning `false`. The result goes into the log.
+    /// Compares all copies that are connected, while clients write. Returns the result, and the names of the members whose copies
+    /// were left out. `rate`: the most bytes in a second; 0: any number. `progress` is told about once in a second, and ends the
+    /// comparison by returning `false`. The result goes into the log.
     ///
     /// # Errors
     /// The copies could not be compared: a text for people.
@@ -411,7 +410,7 @@ impl<L: Log> Replica<L> {
         &self,
         rate: Option<u64>,
         mut progress: impl FnMut(VerifyProgress) -> bool + Send,
-    ) -> Result<Compared, String> {
+    ) -> Result<(Compared, Vec<String>), String> {
         self.until_caught_up().await?;
         let total = self.lock().attachments.size();
         if total == 0 {
@@ -434,7 +433,7 @@ impl<L: Log> Replica<L> {
             }
         }
         let _ends = Ends(self);
-        let copies = self.copies()?;
+        let (copies, left_out) = self.copies()?;
         let began = Instant::now();
         let mut result = Compared {
             clock: 0,
@@ -473,7 +472,7 @@ impl<L: Log> Replica<L> {
         }
         result.clock = self.clock();
         self.publish(&result).await;
-        Ok(result)
+        Ok((result, left_out))
     }
 
     /// Puts a result into the log, for the logs and the status of all members. If that takes too long, this member's caller has
@@ -497,28 +496,29 @@ impl<L: Log> Replica<L> {
         .await;
     }
 
-    /// The copies that can be compared.
-    fn copies(&self) -> Result<BTreeSet<MemberId>, String> {
+    /// The copies that can be compared, and the names of the others' members.
+    fn copies(&self) -> Result<(BTreeSet<MemberId>, Vec<String>), String> {
         let members = self.log().copies();
         let names = |ready: bool| {
             let those = members.iter().filter(|member| member.ready == ready);
-            those.map(|CopyMember { name, .. }| name.as_str()).collect::<Vec<_>>().join(", ")
+            those.map(|CopyMember { name, .. }| name.clone()).collect::<Vec<_>>()
         };
+        let left_out = names(false);
         let ready: BTreeSet<MemberId> =
             members.iter().filter(|copy| copy.ready).map(|copy| copy.member).collect();
-        if !members.iter().all(|member| member.ready) {
-            let text =
-                format!("these copies are not connected, or lag, and are not compared: {}", names(false));
+        if !left_out.is_empty() {
+            let left_out = left_out.join(", ");
+            let text = format!("these copies are not connected, or lag, and are not compared: {left_out}");
             self.log().note(true, &text);
         }
         match ready.len() {
             0 | 1 => Err(format!(
                 "there is nothing to compare with: copies that are connected and have caught up: {}; others: {}. See `lockstep \
                  status`",
-                names(true),
-                if names(false).is_empty() { "none".to_owned() } else { names(false) }
+                names(true).join(", "),
+                if left_out.is_empty() { "none".to_owned() } else { left_out.join(", ") }
             )),
-            _ => Ok(ready),
+            _ => Ok((ready, left_out)),
         }
     }
 
@@ -610,6 +610,7 @@ const CANCELLED: &str = "the comparison was cancelled";
 
 #[cfg(test)]
 mod tests {
+    use super::super::storage::tests::TestStorage;
     use super::*;
     use bytes::Bytes;
     use lockstep_core::Uuid;
@@ -649,6 +650,25 @@ mod tests {
         runs.insert(super::super::extent_map::Run::zeroes(2 * HASH_BLOCK, 4096, false), 0);
         file.write(&runs).unwrap();
         assert_eq!(hash(&file, whole(None)).unwrap(), hash_of(&expected), "on the file");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn range_is_read_from_the_disk_before_it_is_hashed() {
+        let dir = std::env::temp_dir().join(format!("lockstep-hashes-disk-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let storage = TestStorage::open(&dir, u64::MAX);
+        let reread = storage.reread.clone();
+        let (file, _) = DeviceFile::over(Box::new(storage)).unwrap();
+        file.grow(3 * HASH_BLOCK).unwrap();
+        let written = Some(Content::Zeroes { hole: true });
+        let parts = vec![
+            Part { range: HASH_BLOCK..2 * HASH_BLOCK, content: None },
+            Part { range: 2 * HASH_BLOCK..3 * HASH_BLOCK, content: written },
+        ];
+        hash(&file, parts).unwrap();
+        assert_eq!(reread.lock().unwrap()[..], vec![HASH_BLOCK..3 * HASH_BLOCK]);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -228,14 +228,13 @@ async fn execute(
         Request::Verify { rate } => {
             // A member that has just joined must be compared, too.
             tokio::time::sleep(LIST_OF_MEMBERS_AGE).await;
-            let not_compared = replica.not_compared();
             let compared = replica
                 .verify(rate, |now| {
                     tell(Progress { done: now.done, total: now.total, differing: now.differing })
                 })
                 .await;
             match compared {
-                Ok(compared) => {
+                Ok((compared, not_compared)) => {
                     let (_, mut text) = replica.result_text(&compared);
                     if !not_compared.is_empty() {
                         text.push_str(&format!(

@@ -126,10 +126,12 @@ pub(crate) struct ServeArgs {
     /// The most memory for writes that are not on the device file (block.cache) [default: 256M].
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
-    /// How many seconds a flush may take before it fails, and ends the attachment (block.timeout); 0: any time [default: 0].
+    /// How many seconds a flush may take, or another request may wait for a majority, before it fails and ends the attachment
+    /// (block.timeout); 0: any time [default: 0].
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Give up this member's copy of the device at this start, and take it from another member: only what differs is copied.
+    /// Take the device from another member, although this member has a copy: only what differs is copied. This copy is given up
+    /// once the other member has connected.
     #[arg(long)]
     resync: bool,
     /// The port where this member takes the device from another one [default: the member's port + 1, or any if that is in use].

@@ -5,13 +5,12 @@
 //! joiner asks anew where neither happens.
 
 use super::node_log::NodeLog;
-use crate::log_member::{MessageLog, Plan, own_address};
+use crate::log_member::{Failure, MessageLog, Plan, own_address};
 use bytes::Bytes;
 use lockstep_block::copy::pace::Pace;
 use lockstep_block::copy::receiver::{greet, refuse};
 use lockstep_block::copy::wire::{Hello, Request, Token};
 use lockstep_block::copy::{CopyError, Progress};
-use lockstep_block::device::file::Position;
 use lockstep_block::device::resync::Wholeness;
 use lockstep_block::device::{Replica, ReplicaStatus};
 use lockstep_node::core::Gtid;
@@ -256,8 +255,8 @@ pub(super) struct Resync {
     replica: Replica<NodeLog>,
     lines: Arc<MessageLog>,
     settings: ResyncSettings,
-    /// The position of a copy that an operator has given up.
-    given_up: Option<Position>,
+    /// Whether an operator gives up this member's copy, which was whole.
+    gives_up_copy: bool,
 }
 
 impl Resync {
@@ -266,9 +265,9 @@ impl Resync {
         replica: Replica<NodeLog>,
         lines: Arc<MessageLog>,
         settings: ResyncSettings,
-        given_up: Option<Position>,
+        gives_up_copy: bool,
     ) -> Resync {
-        Resync { node, replica, lines, settings, given_up }
+        Resync { node, replica, lines, settings, gives_up_copy }
     }
 
     fn note(&self, text: &str) {
@@ -287,7 +286,7 @@ impl Resync {
     ///
     /// # Errors
     /// The device cannot be copied: a text for people. Nothing was changed.
-    pub(super) fn begin(&self, failed: mpsc::Sender<String>) -> Result<(), String> {
+    pub(super) fn begin(&self, failed: mpsc::Sender<Failure>) -> Result<(), String> {
         let status = self.node.status();
         let own = status.own.id.clone();
         if !status.members.iter().any(|member| member.id != own && member.keeps_data()) {
@@ -304,20 +303,19 @@ impl Resync {
             token,
             tls: self.settings.tls.is_some(),
         };
-        if let Some(position) = &self.given_up {
-            // Also after a restart without --resync.
-            self.replica.give_up(position)?;
-        }
         self.replica.needs_state();
         self.note(&format!(
             "the device is copied from another member, which connects to {address}: only what differs is sent"
         ));
+        if self.gives_up_copy {
+            self.note(UNCHANGED);
+        }
         let joiner = Arc::new(JoinerSide {
             resync: self.clone(),
             request: request.encode(),
             token,
             greetings: AtomicUsize::new(0),
-            copies: Mutex::new(Copies { last: Instant::now(), ended: false }),
+            copies: Mutex::new(Copies { last: Instant::now(), begun: false, ended: false }),
             failed,
         });
         let thread = std::thread::Builder::new().name("ls-resync".into());
@@ -328,13 +326,17 @@ impl Resync {
     }
 }
 
-const NO_OTHER_COPY: &str = "this member's copy is not whole, or was given up by --resync, and no other member of the group keeps \
-                             the device: there is nothing to copy it from. Start a member that has it. If this member's copy \
-                             is whole, start it without --resync";
+const NO_OTHER_COPY: &str = "this member's copy is not whole, or --resync is to replace it, and no other member of the group keeps \
+                             the device: there is nothing to copy it from. Nothing was changed. Start a member that has the \
+                             device. If this member's copy is whole, start it without --resync";
+const UNCHANGED: &str = "this member's copy is given up once another member whose copy is whole connects. Until then it is not \
+                         changed: to keep it, end this member, and start it without --resync";
 
 struct Copies {
     /// When the last one ended, or when a donor was last asked for.
     last: Instant,
+    /// A donor has begun: this copy may not be what it was.
+    begun: bool,
     /// This copy has all that a donor sends.
     ended: bool,
 }
@@ -346,7 +348,7 @@ struct JoinerSide {
     greetings: AtomicUsize,
     /// Locked while a donor sends: only one does.
     copies: Mutex<Copies>,
-    failed: mpsc::Sender<String>,
+    failed: mpsc::Sender<Failure>,
 }
 
 impl JoinerSide {
@@ -408,9 +410,15 @@ impl JoinerSide {
             Wholeness::Copying { donor, progress } => {
                 self.resync.note(&format!("takes the device from {donor}: {}", describe(&progress)));
             }
-            Wholeness::Needed => self.resync.note(
-                "waits for a member that sends the device: it must be Synced, and its own copy whole (see `lockstep status`)",
-            ),
+            Wholeness::Needed => {
+                let text = "waits for a member that sends the device: it must be Synced, and its own copy whole (see `lockstep \
+                            status`)";
+                let is_untouched = self.copies.try_lock().is_ok_and(|copies| !copies.begun);
+                match self.resync.gives_up_copy && is_untouched {
+                    true => self.resync.note(&format!("{text}. If there is none: {UNCHANGED}")),
+                    false => self.resync.note(text),
+                }
+            }
             Wholeness::Whole | Wholeness::Until(_) => {}
         }
     }
@@ -428,6 +436,7 @@ impl JoinerSide {
             return Ok(());
         }
         self.resync.note(&format!("{} sends the device as of seqno {}", hello.donor, hello.gtid.seqno));
+        copies.begun = true;
         let received = self.resync.replica.receive_copy(&mut stream, &hello);
         copies.last = Instant::now();
         match received {
@@ -437,10 +446,15 @@ impl JoinerSide {
                 Ok(())
             }
             Err(CopyError::Device(error)) => {
+                let text = format!("cannot copy the device: {error}");
+                let failure = match error.kind() {
+                    io::ErrorKind::FileTooLarge => {
+                        Failure::needs_operator(format!("{text}. Then start this member again"))
+                    }
+                    _ => format!("{text}. The copy is not whole, and the next start copies it again").into(),
+                };
                 // At the member's end nobody listens.
-                let _ = self.failed.send(format!(
-                    "cannot copy the device: {error}. The copy is not whole, and the next start copies it again"
-                ));
+                let _ = self.failed.send(failure);
                 Err(CopyError::Device(error))
             }
             Err(error) => Err(error),

@@ -10,7 +10,7 @@ use crate::log_member::{self, End, Failure, Hooks, MessageLog, Role, end_by};
 use crate::signals::Signals;
 use crate::up::has_log;
 use lockstep_block::device::file::{DeviceFile, Position};
-use lockstep_block::device::{Config, Replica};
+use lockstep_block::device::{Config, NotTaken, Replica};
 use lockstep_block::nbd::{Connections, Places, Server, ServerConfig, TlsAcceptor};
 use lockstep_node::core::Uuid;
 use lockstep_node::{Delivery, FrontEnd, Level, Node, ViewInfo, ViewStatus};
@@ -70,12 +70,12 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
     let (file, position) = DeviceFile::open(&dir)?;
     // A copy from another member that did not end begins again. Its checksums find what it has already.
     let needs_state = settings.gives_up_copy || !position.whole;
+    let gives_up_copy = settings.gives_up_copy && position.whole && position.gtid.is_defined();
     // A member that was killed soon after it had founded its group has a log, and no position yet.
     let is_new = !position.gtid.is_defined() && !has_log(&dir);
     if settings.plan.founds() && settings.size.is_none() && is_new {
         log.write(Level::Warn, &no_size(&dir));
     }
-    let given_up = settings.gives_up_copy.then(|| position.clone());
     let position = if needs_state { Position::given_up() } else { position };
     let running: Arc<OnceLock<Running>> = Arc::default();
     let resync = ResyncSettings::new(&settings.plan, settings.resync_port, settings.resync_rate)?;
@@ -97,7 +97,7 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, String> {
         places,
         dir,
         resync,
-        given_up,
+        gives_up_copy,
         takeover,
         remedy,
         running: running.clone(),
@@ -182,7 +182,7 @@ struct Member {
     places: Places,
     dir: std::path::PathBuf,
     resync: ResyncSettings,
-    given_up: Option<Position>,
+    gives_up_copy: bool,
     takeover: Option<Takeover>,
     remedy: String,
     running: Arc<OnceLock<Running>>,
@@ -200,7 +200,7 @@ impl Member {
             places,
             dir,
             resync,
-            given_up,
+            gives_up_copy,
             takeover,
             remedy,
             running,
@@ -215,7 +215,7 @@ impl Member {
             .build()
             .map_err(|error| format!("cannot start threads: {error}"))?;
         let (fails, failed) = start_threads(&replica)?;
-        let resync = Resync::new(node.clone(), replica.clone(), lines.clone(), resync, given_up);
+        let resync = Resync::new(node.clone(), replica.clone(), lines.clone(), resync, gives_up_copy);
         let server = {
             let _inside = runtime.enter();
             Server::start(server, places, replica.clone()).map_err(|error| error.to_string())?
@@ -258,9 +258,9 @@ struct Serving {
     replica: Replica<NodeLog>,
     resync: Resync,
     /// To `failed`, for threads of a resync.
-    fails: mpsc::Sender<String>,
+    fails: mpsc::Sender<Failure>,
     /// How threads of the device have ended.
-    failed: mpsc::Receiver<String>,
+    failed: mpsc::Receiver<Failure>,
     running: Arc<OnceLock<Running>>,
     _control: ControlSocket,
     lines: Arc<MessageLog>,
@@ -285,7 +285,7 @@ impl Serving {
         let mut left = false;
         loop {
             match failed.try_recv() {
-                Ok(text) => return End::Failed(text),
+                Ok(failure) => return failure.into(),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => {
                     return End::Failed("the threads of the device have ended: start again".into());
@@ -308,8 +308,8 @@ impl Serving {
                         }
                     };
                     node.gone(seqno);
-                    if let Err(text) = taken {
-                        return End::Failed(text);
+                    if let Err(error) = taken {
+                        return Failure::from(error).into();
                     }
                     continue;
                 }
@@ -361,12 +361,21 @@ impl Serving {
     }
 }
 
+impl From<NotTaken> for Failure {
+    fn from(error: NotTaken) -> Failure {
+        match error.needs_operator() {
+            true => Failure::needs_operator(error.to_string()),
+            false => error.to_string().into(),
+        }
+    }
+}
+
 /// Tells how a thread of the device ended, also if it panicked.
 struct Ends {
     thread: &'static str,
     /// Why, if it knows.
     text: Option<String>,
-    sender: mpsc::Sender<String>,
+    sender: mpsc::Sender<Failure>,
 }
 
 impl Drop for Ends {
@@ -375,14 +384,14 @@ impl Drop for Ends {
             format!("the thread {} has ended: see the lines before this one, and start again", self.thread)
         });
         // At the member's end nobody listens.
-        let _ = self.sender.send(text);
+        let _ = self.sender.send(text.into());
     }
 }
 
 /// The threads of the device. Both run as long as the member does: the end of one arrives at the receiver.
 fn start_threads(
     replica: &Replica<NodeLog>,
-) -> Result<(mpsc::Sender<String>, mpsc::Receiver<String>), String> {
+) -> Result<(mpsc::Sender<Failure>, mpsc::Receiver<Failure>), String> {
     let (sender, failed) = mpsc::channel();
     let start = |thread: &'static str, work: fn(&Replica<NodeLog>) -> Result<(), String>| {
         let (replica, sender) = (replica.clone(), sender.clone());

@@ -2,6 +2,7 @@
 
 use super::node_log::NodeLog;
 use crate::log_member::MessageLog;
+use crate::signals;
 use lockstep_block::device::Replica;
 use lockstep_node::Level;
 use std::process::Stdio;
@@ -52,6 +53,7 @@ fn run_command(command: &str, export: &str) -> Result<(), String> {
     let mut shell = std::process::Command::new("/bin/sh");
     shell.arg("-c").arg(command).env(EXPORT, export).stdin(Stdio::null());
     shell.stdout(std::io::stderr());
+    signals::unblock_in(&mut shell);
     let status = shell.status().map_err(|error| format!("cannot start /bin/sh: {error}"))?;
     if status.success() { Ok(()) } else { Err(status.to_string()) }
 }
@@ -67,6 +69,20 @@ mod tests {
         assert_eq!(run_command(&command, "disk@7"), Ok(()));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "disk@7\n");
         assert!(run_command("exit 3", "disk@7").unwrap_err().contains('3'));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn command_of_a_thread_that_blocks_signals_receives_them() {
+        let path = std::env::temp_dir().join(format!("lockstep-takeover-mask-{}", std::process::id()));
+        let command = format!("grep SigBlk /proc/self/status > {}", path.display());
+        std::thread::spawn(move || {
+            let _signals = signals::Signals::block();
+            assert_eq!(run_command(&command, "disk@7"), Ok(()));
+        })
+        .join()
+        .unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "SigBlk:\t0000000000000000\n");
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -5,7 +5,6 @@ use super::environment::SimEnvironment;
 use super::port::Port;
 use super::transfers::Donation;
 use bytes::Bytes;
-use lockstep_block::device::file::Position;
 use lockstep_block::device::{Batch, Refused, Replica};
 use lockstep_core::{MemberId, Micros, Seqno};
 use lockstep_log::MemDisk;
@@ -65,8 +64,6 @@ pub(super) struct Device {
     pub(super) refused: Refused,
     /// A write-back that has begun, and whether the disk has it.
     pub(super) batch: Option<(Batch, bool)>,
-    /// The position of a copy that the operator gives up at this start.
-    pub(super) given_up: Option<Position>,
     /// This process began without a whole copy, or gives it up.
     pub(super) needs_state: bool,
     /// When this joiner last asked for the device.

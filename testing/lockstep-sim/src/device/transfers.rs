@@ -58,22 +58,11 @@ fn place(request: &[u8]) -> Option<Place> {
 
 impl DeviceWorld {
     /// The log does not continue a copy.
-    ///
-    /// # Errors
-    /// The device cannot go on: the process ends.
-    pub(super) fn state_needed(&mut self, at: usize, device: &mut Device) -> Result<(), String> {
-        let machine = &mut self.machines[at];
-        if let Some(position) = device.given_up.take() {
-            if machine.disk.is_faulty() {
-                return Err("the state file cannot be written".into());
-            }
-            device.replica.give_up(&position)?;
-        }
-        machine.is_whole = false;
+    pub(super) fn state_needed(&mut self, at: usize, device: &mut Device) {
+        self.machines[at].is_whole = false;
         device.replica.needs_state();
         self.needs_state += 1;
         self.ask_for_state(at, device);
-        Ok(())
     }
 
     fn ask_for_state(&mut self, at: usize, device: &mut Device) {

@@ -249,7 +249,7 @@ impl DeviceWorld {
         let life = machine.lives;
         let (local, wall) = (machine.clock.local(now), machine.clock.wall(now));
         let mut position = (Gtid::UNDEFINED, Uuid::NIL);
-        let (mut file, mut given_up, mut needs_state) = (None, None, false);
+        let (mut file, mut needs_state) = (None, false);
         if machine.keeps_data() {
             let opened = DeviceFile::over(Box::new(machine.disk.clone()));
             let (opened, found) = match opened {
@@ -272,7 +272,6 @@ impl DeviceWorld {
             }
             let gives_up = found.gtid.is_defined() && found.whole && self.gives_up(at);
             needs_state = gives_up || !found.whole;
-            given_up = gives_up.then(|| found.clone());
             let found = if needs_state { Position::given_up() } else { found };
             position = (found.gtid, found.log);
             file = Some((opened, found));
@@ -346,7 +345,6 @@ impl DeviceWorld {
                 deliveries: VecDeque::new(),
                 refused: Refused::default(),
                 batch: None,
-                given_up,
                 needs_state,
                 asked_at: now,
                 donations: Vec::new(),
@@ -652,7 +650,7 @@ impl DeviceWorld {
                             device.deliveries.push_front(Delivery::Ordered(ordered));
                             break;
                         }
-                        Err(text) => return Ok(Err(text)),
+                        Err(error) => return Ok(Err(error.to_string())),
                     }
                 }
                 Delivery::Connected(info) | Delivery::View { info, in_log: false } => {
@@ -674,9 +672,7 @@ impl DeviceWorld {
                 // Where hardly any log is kept, a leader whose own log began by a snapshot may lack what another copy needs.
                 Delivery::StateNeeded { bypass: false } if self.keeps_little_log() || device.needs_state => {
                     self.tell(format_args!("{name} needs the state of another copy"));
-                    if let Err(text) = self.state_needed(at, device) {
-                        return Ok(Err(text));
-                    }
+                    self.state_needed(at, device);
                 }
                 Delivery::StateFailed(text) if self.keeps_little_log() => return Ok(Err(text)),
                 Delivery::Donate { id, request, .. } => self.donate(at, device, id, &request),

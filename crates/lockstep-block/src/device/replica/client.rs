@@ -12,12 +12,13 @@ use crate::export::{Attachment, Description, Export, Extent, IoError, Peer, Refu
 use bytes::{Bytes, BytesMut};
 use std::future::Future;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a held reply looks for a majority.
 const HOLD_LOOK: Duration = Duration::from_millis(10);
 /// The most extents in one answer.
 const EXTENTS_MAX: usize = 2048;
+const WITHOUT_MAJORITY: &str = "a request has waited for an answer of a majority";
 
 impl<L: Log> Export for Replica<L> {
     type Attachment = ReplicaAttachment<L>;
@@ -225,10 +226,28 @@ impl<L: Log> ReplicaAttachment<L> {
         is_last
     }
 
+    /// Ends the attachment if this request has waited for longer than `block.timeout`. `what` did: a text for people.
+    fn overdue(&self, began: Instant, what: &str) -> Result<(), IoError> {
+        let timeout = self.shared().config.timeout;
+        if timeout.is_zero() || self.replica.now().duration_since(began) < timeout {
+            return Ok(());
+        }
+        let text =
+            format!("{what} longer than block.timeout ({} s): this attachment has ended", timeout.as_secs());
+        let is_forgotten = self.shared().failpoints.is_active(Failpoint::FailedFlushForgotten);
+        let mut state = self.replica.lock();
+        // Another attachment may have begun.
+        state.session(self.epoch)?;
+        let ended = if is_forgotten { None } else { state.fail_session(text.clone()) };
+        drop(state);
+        self.replica.wake();
+        drop(ended);
+        Err(IoError::Io(text.into()))
+    }
+
     /// Waits until `ready` says so, of a session that has not failed.
     async fn until(&self, ready: impl Fn(&mut State) -> bool) -> Result<(), IoError> {
         let began = self.replica.now();
-        let timeout = self.shared().config.timeout;
         self.replica
             .until(|| {
                 let mut state = self.replica.lock();
@@ -238,19 +257,8 @@ impl<L: Log> ReplicaAttachment<L> {
                 if ready(&mut state) {
                     return Some(Ok(()));
                 }
-                if timeout.is_zero() || self.replica.now().duration_since(began) < timeout {
-                    return None;
-                }
-                let text = format!(
-                    "a flush has taken longer than block.timeout ({} s): this attachment has ended",
-                    timeout.as_secs()
-                );
-                let is_forgotten = self.shared().failpoints.is_active(Failpoint::FailedFlushForgotten);
-                let ended = if is_forgotten { None } else { state.fail_session(text.clone()) };
                 drop(state);
-                self.replica.wake();
-                drop(ended);
-                Some(Err(IoError::Io(text.into())))
+                self.overdue(began, "a flush has taken").err().map(Err)
             })
             .await
     }
@@ -269,6 +277,7 @@ impl<L: Log> ReplicaAttachment<L> {
     /// Holds a reply until this copy is known to have what was committed lately: another member may have become the primary. The
     /// entry that says so must have been taken, so the session is looked at last.
     async fn hold(&self) -> Result<(), IoError> {
+        let began = self.replica.now();
         loop {
             let confirmed = self.shared().log.confirmed();
             {
@@ -280,6 +289,7 @@ impl<L: Log> ReplicaAttachment<L> {
                     return Ok(());
                 }
             }
+            self.overdue(began, WITHOUT_MAJORITY)?;
             self.shared().environment.sleep(HOLD_LOOK).await;
         }
     }
@@ -302,6 +312,7 @@ impl<L: Log> ReplicaAttachment<L> {
         // Copied here: not under the lock.
         let mut runs = Some(Overlay::chunks(run));
         let cache = self.shared().config.cache;
+        let mut cut_off = None::<Instant>;
         let written = self.replica.until(|| {
             let mut state = self.replica.lock();
             if let Err(error) = state.session(self.epoch) {
@@ -323,7 +334,13 @@ impl<L: Log> ReplicaAttachment<L> {
             drop(state);
             self.replica.send();
             self.shared().work.notify_all();
-            None
+            if self.shared().log.is_live() {
+                // A full disk of the device file is no reason to fail.
+                cut_off = None;
+                return None;
+            }
+            let since = *cut_off.get_or_insert(self.replica.now());
+            self.overdue(since, WITHOUT_MAJORITY).err().map(Err)
         });
         let number = written.await?;
         if fua {
@@ -387,7 +404,8 @@ impl<L: Log> ReplicaAttachment<L> {
         let parts = {
             let mut state = self.replica.lock();
             state.session(self.epoch)?;
-            state.overlay.parts(range)
+            // More would only hold the lock for longer: the answer may be shorter than the request.
+            state.overlay.first_parts(range, EXTENTS_MAX)
         };
         let replica = self.replica.clone();
         let found = blocking(&*self.shared().environment, move || extents_of(&replica.0.file, parts)).await;

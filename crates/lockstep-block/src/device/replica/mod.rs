@@ -25,6 +25,8 @@ use crate::export::{IoError, Peer};
 use bytes::Bytes;
 use lockstep_core::{Gtid, MemberId, Seqno, Uuid};
 use std::collections::BTreeSet;
+use std::fmt;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -68,7 +70,7 @@ pub struct Config {
     pub name: String,
     /// `block.cache`: the most bytes of writes that are not on the device file.
     pub cache: u64,
-    /// `block.timeout`: how long a flush may take before it fails; zero: any time.
+    /// `block.timeout`: how long a flush may take, or another request may wait for a majority, before it fails; zero: any time.
     pub timeout: Duration,
 }
 
@@ -110,6 +112,27 @@ pub struct SessionStatus {
     pub uncommitted: usize,
     /// Why it has ended.
     pub failure: Option<String>,
+}
+
+/// Why an entry cannot be taken. The member must end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotTaken {
+    text: String,
+    needs_operator: bool,
+}
+
+impl NotTaken {
+    /// Whether each further start ends in the same way until an operator follows the text.
+    pub fn needs_operator(&self) -> bool {
+        self.needs_operator
+    }
+}
+
+/// The text for people.
+impl fmt::Display for NotTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// Measures for how long the log has taken no entry of this member.
@@ -308,8 +331,8 @@ impl<L: Log> Clone for Replica<L> {
     }
 }
 
-impl<L: Log> std::fmt::Debug for Replica<L> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<L: Log> fmt::Debug for Replica<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Replica({})", self.0.config.name)
     }
 }
@@ -571,8 +594,8 @@ impl<L: Log> Replica<L> {
     /// Takes the next committed entry. Waits while the overlay is full of writes that are not on the device file.
     ///
     /// # Errors
-    /// The entry cannot be taken: a text for people. The member must end.
-    pub fn deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<(), String> {
+    /// [`NotTaken`].
+    pub fn deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<(), NotTaken> {
         let entry = self.received(seqno, payload)?;
         let Err(entry) = self.take_verification(seqno, origin, entry) else { return Ok(()) };
         let is_own = *origin == self.0.log.member();
@@ -589,7 +612,7 @@ impl<L: Log> Replica<L> {
     ///
     /// # Errors
     /// As of [`Replica::deliver`].
-    pub fn try_deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<bool, String> {
+    pub fn try_deliver(&self, seqno: Seqno, origin: &MemberId, payload: &Bytes) -> Result<bool, NotTaken> {
         let entry = self.received(seqno, payload)?;
         let Err(entry) = self.take_verification(seqno, origin, entry) else { return Ok(true) };
         let state = self.lock();
@@ -601,18 +624,22 @@ impl<L: Log> Replica<L> {
     }
 
     /// The entry in a payload. Makes the file larger if the entry makes the device so.
-    fn received(&self, seqno: Seqno, payload: &Bytes) -> Result<Entry, String> {
+    fn received(&self, seqno: Seqno, payload: &Bytes) -> Result<Entry, NotTaken> {
         let entry = Entry::decode(payload).map_err(|error| {
-            format!(
+            let text = format!(
                 "the entry at seqno {seqno} {error}: a newer version wrote it, or other programs are members of this group. \
                  Upgrade this member"
-            )
+            );
+            NotTaken { text, needs_operator: false }
         })?;
         if let Entry::Resize { before, size, .. } = entry
             && before == self.lock().attachments.size()
         {
             // First, so that no position is saved with a size that the file does not have. Only this thread changes the size.
-            self.0.file.grow(size).map_err(|error| format!("cannot extend the device file: {error}"))?;
+            self.0.file.grow(size).map_err(|error| NotTaken {
+                text: format!("cannot extend the device file: {error}. Then start this member again"),
+                needs_operator: error.kind() == ErrorKind::FileTooLarge,
+            })?;
         }
         Ok(entry)
     }

@@ -3,6 +3,7 @@
 use super::super::attachments::Holder;
 use super::super::controls::Outcome;
 use super::super::entry::Entry;
+use super::super::environment::blocking;
 use super::super::session::ToSend;
 use super::{ATTACH_TRIES, CONTROL_TIMEOUT, Closes, Log, NO_SIZE, Notice, Replica, State, Tag, Unusable};
 use crate::export::Peer;
@@ -317,7 +318,8 @@ impl<L: Log> Replica<L> {
         Err("other members are promoted at the same time: look at `lockstep block status`".into())
     }
 
-    /// Gives the device its first size, or makes it larger.
+    /// Gives the device its first size, or makes it larger. The own file grows first: once the log has a size, a member whose file
+    /// system does not hold it ends.
     ///
     /// # Errors
     /// A text for people.
@@ -334,10 +336,23 @@ impl<L: Log> Replica<L> {
             if let Some(text) = self.0.log.refusal() {
                 return Err(text);
             }
+            self.grow_file(size).await?;
             if self.control(|token| Entry::Resize { before, size, token }).await?.accepted {
                 return Ok(());
             }
         }
         Err("the size is changed elsewhere at the same time: look at `lockstep block status`".into())
+    }
+
+    async fn grow_file(&self, size: u64) -> Result<(), String> {
+        let replica = self.clone();
+        let grown = blocking(&*self.0.environment, move || replica.0.file.grow(size)).await;
+        match grown {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(format!(
+                "cannot extend the device file: {error}, or give a smaller size. Nothing was changed"
+            )),
+            None => Err("the device file was not extended: try again".into()),
+        }
     }
 }

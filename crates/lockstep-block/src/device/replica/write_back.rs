@@ -3,6 +3,7 @@
 use super::super::extent_map::ExtentMap;
 use super::super::failpoints::Failpoint;
 use super::super::file::{DeviceFile, Position};
+use super::super::resync::Wholeness;
 use super::super::snapshot::Slot;
 use super::{Closes, LOOK, Log, Replica, State};
 use lockstep_core::Gtid;
@@ -92,6 +93,10 @@ impl<L: Log> Replica<L> {
         // First: the file has none of the writes after them.
         let mut state = self.answer_jobs(state);
         state.unwritten_since = None;
+        if matches!(state.wholeness, Wholeness::Needed | Wholeness::Copying { .. }) {
+            // The saved position stays until a donor has come, and is the receiver's to save from then on.
+            return None;
+        }
         let gtid = Gtid { uuid: state.history, seqno: state.delivered };
         let whole = state.wholeness.is_whole_at(gtid.seqno);
         let position = Position { gtid, log: state.log_id, attachments: state.attachments.clone(), whole };
