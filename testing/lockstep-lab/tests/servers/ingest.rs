@@ -196,6 +196,17 @@ impl Lab {
         Ok(lab)
     }
 
+    /// How often members have said this, all together.
+    fn said(&self, text: &str) -> usize {
+        self.members.iter().map(|member| member.lines().matches(text).count()).sum()
+    }
+
+    /// Waits until all members vote.
+    fn votes(&self) -> Test {
+        eventually("all members vote", || Ok(self.said("has it on disk: 2 of 3") > 0))
+            .map_err(|error| self.explain(&error))
+    }
+
     fn explain(&self, error: &LocalError) -> LocalError {
         let lines: Vec<String> = self.members.iter().map(Member::lines).collect();
         LocalError::Value(format!("{error}\n{}", lines.join("\n--\n")))
@@ -497,8 +508,17 @@ fn promoted_replica_takes_over_in_the_same_group() -> Test {
     let errant =
         ["SET GLOBAL rpl_semi_sync_master_enabled=OFF", "INSERT INTO test.rows VALUES (-1, 'errant', '')"];
     lab.primary.client()?.run(&errant)?;
-    let before = copies(&lab);
+    let newest = binlog_names(&promoted.config.datadir()).pop_last();
     promoted.kill();
+    // The begin of the newest file may still be on its way.
+    eventually("all members have the newest file", || {
+        let copies = copies(&lab);
+        let has_newest =
+            |copy: &BTreeMap<String, Vec<u8>>| copy.last_key_value().map(|(name, _)| name) == newest.as_ref();
+        Ok(copies.iter().all(|copy| has_newest(copy) && *copy == copies[0]))
+    })
+    .map_err(|error| lab.explain(&error))?;
+    let before = copies(&lab);
     let port = lab.primary.config.sql_port;
     lab.read_from(port)?;
     let refused = |member: &Member| member.lines().contains("it cannot take over, because");
@@ -692,18 +712,15 @@ fn second_acknowledging_replica_is_reported() -> Test {
     }
     let _one = alone();
     let lab = Lab::start()?;
-    let durable = "returns once a majority of these members has it on disk";
-    let said =
-        |text: &str| lab.members.iter().map(|member| member.lines().matches(text).count()).sum::<usize>();
-    eventually("the primary waits for a majority", || Ok(said(durable) > 0))
-        .map_err(|error| lab.explain(&error))?;
-    let before = said(durable);
+    lab.votes()?;
+    let durable = "has it on disk: 2 of 3";
+    let before = lab.said(durable);
     let other = empty(&lab.bench, "other", 78, &["rpl_semi_sync_slave_enabled=ON"])?;
     follow(&other, lab.primary.config.sql_port)?;
-    eventually("the other replica is reported", || Ok(said("1 other replicas of") > 0))
+    eventually("the other replica is reported", || Ok(lab.said("that acknowledge as well: 1.") > 0))
         .map_err(|error| lab.explain(&error))?;
     other.client()?.run(&["SET GLOBAL rpl_semi_sync_slave_enabled=OFF", "STOP SLAVE", "START SLAVE"])?;
-    eventually("the primary waits for a majority again", || Ok(said(durable) > before))
+    eventually("the primary waits for a majority again", || Ok(lab.said(durable) > before))
         .map_err(|error| lab.explain(&error))
 }
 
@@ -719,8 +736,7 @@ fn primary_without_free_connection_is_read_by_extra_port() -> Test {
     let mut lab = Lab::start_with(false, &lines, &[&format!("--from=127.0.0.1:{extra}")])?;
     let leader =
         |lab: &Lab| lab.members.iter().position(|member| member.lines().contains("reads the binlog of"));
-    eventually("a member reads the binlog", || Ok(leader(&lab).is_some()))
-        .map_err(|error| lab.explain(&error))?;
+    lab.votes()?;
     // All connections wait in their commits, and the leader's own are gone.
     let killed = leader(&lab).expect("it was found");
     lab.members[killed].kill();
@@ -750,6 +766,7 @@ fn member_that_lost_its_directory_refuses_to_found_again() -> Test {
     }
     let _one = alone();
     let mut lab = Lab::start()?;
+    lab.votes()?;
     lab.primary.client()?.run(&["INSERT INTO test.rows VALUES (1, 'x', 'x')"])?;
     let lost = &mut lab.members[0];
     lost.kill();

@@ -268,17 +268,18 @@ impl PrimaryReader {
             return;
         }
         if facts.is_durable() {
-            match facts.voters {
-                ..=1 => self.log.write(
+            match facts.is_alone {
+                true => self.log.write(
                     Level::Warn,
                     "a commit on the primary returns once this member alone has it on disk: it is the only voter of its group. \
                      Start two more members",
                 ),
-                voters => self.log.write(
+                false => self.log.write(
                     Level::Info,
                     &format!(
-                        "a commit on the primary returns once a majority of these members has it on disk: {} of {voters}",
-                        voters / 2 + 1
+                        "a commit on the primary returns once a majority of these members has it on disk: {} of {}",
+                        facts.voters / 2 + 1,
+                        facts.voters
                     ),
                 ),
             }
@@ -596,11 +597,14 @@ struct Facts {
     others_acknowledge: bool,
     /// How many members of this group vote.
     voters: usize,
+    /// Whether this member is the only one. Two readings must say so: others join after the first one has founded the group.
+    is_alone: bool,
 }
 
 impl Facts {
     fn says_the_same(&self, other: &Facts) -> bool {
-        let said = |facts: &Facts| (facts.missing.clone(), facts.others_acknowledge, facts.voters);
+        let said =
+            |facts: &Facts| (facts.missing.clone(), facts.others_acknowledge, facts.voters, facts.is_alone);
         said(self) == said(other)
     }
 
@@ -617,8 +621,8 @@ impl Facts {
         }
         if self.others_acknowledge {
             remedies.push(format!(
-                "{} other replicas of {address} acknowledge as well, and it waits for the first acknowledgement only: on \
-                 them set rpl_semi_sync_slave_enabled=OFF, then STOP SLAVE and START SLAVE",
+                "other replicas of {address} that acknowledge as well: {}. It waits for the first acknowledgement only: on them \
+                 set rpl_semi_sync_slave_enabled=OFF, then STOP SLAVE and START SLAVE",
                 self.acknowledging - 1
             ));
         }
@@ -669,7 +673,8 @@ impl Facts {
         let acknowledging = status("Rpl_semi_sync_master_clients")?;
         let acknowledging = acknowledging.and_then(|number| number.parse().ok()).unwrap_or(0);
         let others_acknowledge = acknowledging > 1 && before.is_some_and(|before| before.acknowledging > 1);
-        Ok(Facts { version, missing, acknowledging, others_acknowledge, voters })
+        let is_alone = voters <= 1 && before.is_some_and(|before| before.voters <= 1);
+        Ok(Facts { version, missing, acknowledging, others_acknowledge, voters, is_alone })
     }
 }
 
@@ -685,13 +690,14 @@ mod tests {
             acknowledging: 3,
             others_acknowledge,
             voters: 3,
+            is_alone: false,
         };
         assert!(facts(false, vec![]).is_durable());
         assert!(facts(false, vec![]).remedies("db1:3306").is_empty());
         let others = facts(true, vec![]);
         assert!(!others.is_durable());
         let text = others.remedies("db1:3306").join("; ");
-        assert!(text.contains("2 other replicas of db1:3306"), "{text}");
+        assert!(text.contains("db1:3306 that acknowledge as well: 2."), "{text}");
         assert!(text.contains("rpl_semi_sync_slave_enabled=OFF"), "{text}");
         let both = facts(true, vec!["sync_binlog=1".into()]);
         assert_eq!(both.remedies("db1:3306").len(), 2);
