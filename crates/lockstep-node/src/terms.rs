@@ -2,7 +2,7 @@
 //!
 //! The operator of a group of block devices knows neither a server nor its variables.
 
-use crate::api::FrontEnd;
+use crate::api::{Beginning, FrontEnd};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -60,11 +60,28 @@ static DEVICE: Terms = Terms {
     set: |settings| format!("start the member with -o '{settings}'"),
 };
 
+/// A group of readers, without a database: the members of `lockstep binlog ingest`.
+static COPY: Terms = Terms {
+    data: "copy",
+    process: "process",
+    entries: "parts of the binlog",
+    counted: "parts of the binlog",
+    rescue: "lockstep log --rescue lists them. The group goes on without them: move the files away",
+    takes_branch: "takes that branch's copy once it is started with an empty directory",
+    new: "--new-cluster",
+    addresses: "--address",
+    name: "--name",
+    elsewhere: "no client writes to a member of this group",
+    set: |settings| format!("start the member with -o '{settings}'"),
+};
+
 impl Terms {
     /// The words for this front end.
     pub(crate) fn of(front_end: FrontEnd) -> &'static Terms {
         match front_end {
             FrontEnd::Device => &DEVICE,
+            // Such readers have a group of their own: nobody else founds it.
+            FrontEnd::Reader { begins: Beginning::Earliest, .. } => &COPY,
             FrontEnd::Database | FrontEnd::Reader { .. } | FrontEnd::Nothing => &DATABASE,
         }
     }
@@ -80,26 +97,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_for_device_name_nothing_of_a_database() {
-        let device = Terms::of(FrontEnd::Device);
-        let Terms {
-            data,
-            process,
-            entries,
-            counted,
-            rescue,
-            takes_branch,
-            new,
-            addresses,
-            name,
-            elsewhere,
-            set,
-        } = device;
-        let words = [data, process, entries, counted, rescue, takes_branch, new, addresses, name, elsewhere];
-        let all = format!("{} {}", words.map(|word| *word).join(" "), set("x=1"));
-        for word in ["database", "server", "transaction", "wsrep", "1180", "SET GLOBAL"] {
-            assert!(!all.contains(word), "{word}: {all}");
+    fn words_outside_databases_name_nothing_of_a_database() {
+        let copy = FrontEnd::Reader { begins: Beginning::Earliest, prompt: false };
+        for front_end in [FrontEnd::Device, copy] {
+            let Terms {
+                data,
+                process,
+                entries,
+                counted,
+                rescue,
+                takes_branch,
+                new,
+                addresses,
+                name,
+                elsewhere,
+                set,
+            } = Terms::of(front_end);
+            let words =
+                [data, process, entries, counted, rescue, takes_branch, new, addresses, name, elsewhere];
+            let all = format!("{} {}", words.map(|word| *word).join(" "), set("x=1"));
+            for word in ["database", "server", "transaction", "wsrep", "1180", "SET GLOBAL"] {
+                assert!(!all.contains(word), "{word}: {all}");
+            }
         }
         assert_eq!(Terms::of(FrontEnd::Database).set("x=1"), "SET GLOBAL wsrep_provider_options = 'x=1'");
+        let serves = FrontEnd::Reader { begins: Beginning::MultipleOf(64), prompt: true };
+        assert_eq!(Terms::of(serves).new, "--wsrep-new-cluster", "its cluster has databases");
     }
 }

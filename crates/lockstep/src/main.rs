@@ -65,7 +65,7 @@ enum Command {
     /// Run a voter without a database. It keeps the log, so two servers and an arbitrator survive the loss of one.
     /// Accepts garbd's command line.
     Arbitrator(arbitrator::ArbitratorArgs),
-    /// Serve the cluster's transactions as one MariaDB binlog, from a member without a database.
+    /// Binlogs: serve those of a cluster, archive and restore them, or copy that of a plain primary to log members.
     Binlog(binlog::BinlogArgs),
     /// Keep and serve a replicated block device over NBD, from members without a database.
     Block(block::BlockArgs),

@@ -223,6 +223,9 @@ fn ingest_lines(ingest: &IngestStatus) -> String {
     if let Some(listen) = &ingest.listen {
         let _ = write!(out, " · serves replicas at {listen}");
     }
+    if let Some(trouble) = &ingest.trouble {
+        let _ = write!(out, "\nTHIS MEMBER LEADS, AND CANNOT READ THE PRIMARY: {trouble}");
+    }
     out.push_str(&consumer_lines(&ingest.consumers));
     out
 }

@@ -243,7 +243,7 @@ impl BlockStatus {
         if let Some(compared) = self.compared.as_ref().filter(|compared| compared.differing_bytes > 0) {
             let _ = write!(
                 out,
-                "\nthe copies differed, in blocks of {} bytes in all: `lockstep block verify` shows whether they still do",
+                "\nthe copies differed, in {} bytes of whole MiB blocks: `lockstep block verify` shows whether they still do",
                 compared.differing_bytes
             );
         }

@@ -40,7 +40,7 @@ use() {
 quietly() { "$@" >/dev/null 2>&1 || true; }
 
 clear_disk() {
-    quietly mariadb-admin --socket=/run/lab.sock shutdown
+    quietly mariadb-admin --socket=/run/lab/mariadb.sock shutdown
     quietly pkill -9 mariadbd
     quietly umount /mnt
     quietly nbd-client -d /dev/nbd0
@@ -186,15 +186,16 @@ mariadb)
         mkfs.ext4 -q -F "$device"
         mount -o noatime "$device" /mnt
         cp -a /var/lib/mysql /mnt/data
-        setsid mariadbd --no-defaults --user=mysql --datadir=/mnt/data --socket=/run/lab.sock --skip-networking \
+        install -d -o mysql /run/lab
+        setsid mariadbd --no-defaults --user=mysql --datadir=/mnt/data --socket=/run/lab/mariadb.sock --skip-networking \
             --innodb-buffer-pool-size=128M --innodb-log-file-size=96M --innodb-flush-method=O_DIRECT \
-            --innodb-flush-log-at-trx-commit=1 --skip-log-bin --pid-file=/run/lab.pid --max-connections=200 \
+            --innodb-flush-log-at-trx-commit=1 --skip-log-bin --pid-file=/run/lab/mariadb.pid --max-connections=200 \
             </dev/null >/run/mariadbd.log 2>&1 &
-        until_ok 1200 mariadb-admin --socket=/run/lab.sock ping
-        mariadb --socket=/run/lab.sock -e 'CREATE DATABASE sbtest'
-        sysbench oltp_write_only --mysql-socket=/run/lab.sock --mysql-user=root --tables=4 --table-size=5000 prepare >/dev/null
+        until_ok 1200 mariadb-admin --socket=/run/lab/mariadb.sock ping
+        mariadb --socket=/run/lab/mariadb.sock -e 'CREATE DATABASE sbtest'
+        sysbench oltp_write_only --mysql-socket=/run/lab/mariadb.sock --mysql-user=root --tables=4 --table-size=5000 prepare >/dev/null
     fi
-    sysbench oltp_write_only --mysql-socket=/run/lab.sock --mysql-user=root --tables=4 --table-size=5000 \
+    sysbench oltp_write_only --mysql-socket=/run/lab/mariadb.sock --mysql-user=root --tables=4 --table-size=5000 \
         --rand-type=uniform --threads="$threads" --time="$seconds" --percentile=99 run
     ;;
 drbd-take)

@@ -1,6 +1,6 @@
 //! For people: for which members a connecting member waits.
 
-use crate::api::FrontEnd;
+use crate::api::{Beginning, FrontEnd};
 use crate::member::context::ConnectionState;
 use crate::member::context::Context;
 use crate::member::membership::peers::Peer;
@@ -131,11 +131,17 @@ fn nobody_founded(ctx: &Context) -> String {
             }
             _ => String::new(),
         };
-        if ctx.front_end() == FrontEnd::Device {
+        let also = match ctx.front_end() {
+            FrontEnd::Device => Some(" and the device's --size"),
+            FrontEnd::Reader { begins: Beginning::Earliest, .. } => Some(""),
+            _ => None,
+        };
+        if let Some(also) = also {
             return format!(
                 "connected to {}, but nobody has a log, and so there is no group yet: stop one of the members, and start it with \
-                 --new and the device's --size; the others join it",
-                names(&unknown)
+                 {}{also}; the others join it",
+                names(&unknown),
+                ctx.terms().new
             );
         }
         return format!(

@@ -11,8 +11,8 @@ use lockstep_binlog::{Gtid, ReplicaState};
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, flags};
 use lockstep_node::{Level, Node, SubmitError};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often the primary sends a sign of life, and after how long without one the connection counts as lost.
@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(300);
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// The error of a server that has no connection left.
 const TOO_MANY_CONNECTIONS: u16 = 1040;
+/// The errors of an account that does not exist or lacks a privilege.
+const ACCESS_DENIED: [u16; 3] = [1045, 1142, 1227];
 /// How often the same failure is logged.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// The events of one submission, if more have arrived.
@@ -53,6 +55,18 @@ pub(super) struct PrimaryConfig {
 pub(super) struct PrimaryStatus {
     pub(super) connected: AtomicBool,
     pub(super) durable: AtomicBool,
+    /// Why this member, which leads, cannot read the primary.
+    trouble: Mutex<Option<String>>,
+}
+
+impl PrimaryStatus {
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_trouble(&self, why: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
 }
 
 /// See the module's documentation.
@@ -143,9 +157,15 @@ enum End {
     Refused(String),
 }
 
-impl<E: std::error::Error> From<E> for End {
+impl<E: std::error::Error + 'static> From<E> for End {
     fn from(error: E) -> End {
-        End::Failed(error.to_string())
+        End::Failed(match (&error as &dyn std::error::Error).downcast_ref() {
+            Some(SqlClientError::Server(code, _)) if ACCESS_DENIED.contains(code) => format!(
+                "{error}. If the statement that creates or grants the account waits there for an acknowledgement: SET GLOBAL \
+                 rpl_semi_sync_master_enabled=OFF, and ON again once the account has its privileges"
+            ),
+            _ => error.to_string(),
+        })
     }
 }
 
@@ -155,12 +175,17 @@ impl PrimaryReader {
         let mut said: Option<(String, Instant)> = None;
         while !self.progress.is_stopped() {
             if !self.leads() {
+                self.status.set_trouble(None);
                 std::thread::sleep(LOOK);
                 continue;
             }
             let end = self.read();
             self.status.connected.store(false, Ordering::Relaxed);
             self.progress.disconnected();
+            self.status.set_trouble(match &end {
+                End::NotLeading => None,
+                End::Failed(text) | End::Refused(text) => Some(text.clone()),
+            });
             let pause = if matches!(end, End::Refused(_)) { REFUSED_PAUSE } else { PAUSE };
             if let End::Failed(text) | End::Refused(text) = end {
                 let is_new =
@@ -263,6 +288,7 @@ impl PrimaryReader {
     /// Shows and logs the primary's settings, if they have changed.
     fn announce(&self, facts: &Facts, before: Option<&Facts>) {
         self.status.connected.store(true, Ordering::Relaxed);
+        self.status.set_trouble(None);
         self.status.durable.store(facts.is_durable(), Ordering::Relaxed);
         if before.is_some_and(|before| before.says_the_same(facts)) {
             return;

@@ -27,6 +27,8 @@ pub(crate) struct IngestStatus {
     pub(crate) reads: bool,
     /// Whether the primary waits for a majority at each commit; known to the member that reads.
     pub(crate) durable: bool,
+    /// Why this member, which leads, cannot read the primary; `None`: it reads, or another one leads.
+    pub(crate) trouble: Option<String>,
     /// The end of the bytes that have arrived from the primary; known to the member that reads.
     pub(crate) received: Option<String>,
     /// The end of this member's copy: `FILE:POSITION`.
@@ -90,6 +92,7 @@ impl Report {
             kind: KIND.into(),
             primary: self.primary.clone(),
             reads,
+            trouble: self.status.trouble(),
             durable: reads && self.status.durable.load(Ordering::Relaxed),
             behind_bytes: received.as_ref().zip(places.copied.as_ref()).map(|(received, copied)| {
                 // Of a later file nobody knows how long the one before is. At least its own bytes are missing.
