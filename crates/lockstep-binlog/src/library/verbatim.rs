@@ -480,8 +480,8 @@ mod tests {
         writer.xid(STAMP, gtid.seqno);
     }
 
-    /// A file's bytes behind the magic ones: these transactions, after those.
-    fn file_of(before: &[Gtid], gtids: &[Gtid]) -> Vec<u8> {
+    /// The events that begin a file after these transactions.
+    fn begun(before: &[Gtid]) -> EventWriter {
         let mut writer = EventWriter::at(4);
         writer.format_description(&FormatDescription {
             timestamp: 1,
@@ -491,22 +491,20 @@ mod tests {
             checksum: Checksum::Crc32,
         });
         writer.gtid_list(STAMP, before);
+        writer
+    }
+
+    /// A file's bytes behind the magic ones: these transactions, after those.
+    fn file_of(before: &[Gtid], gtids: &[Gtid]) -> Vec<u8> {
+        let mut writer = begun(before);
         gtids.iter().for_each(|gtid| transaction(&mut writer, *gtid));
         writer.finish().unwrap()
     }
 
     /// A file's bytes behind the magic ones: three transactions, with a checkpoint before the second one.
     fn file(first: u64) -> Vec<u8> {
-        let mut writer = EventWriter::at(4);
-        writer.format_description(&FormatDescription {
-            timestamp: 1,
-            server_id: 10,
-            version: "10.11".into(),
-            created: 1,
-            checksum: Checksum::Crc32,
-        });
         let before: Vec<Gtid> = (first > 1).then(|| gtid(first - 1)).into_iter().collect();
-        writer.gtid_list(STAMP, &before);
+        let mut writer = begun(&before);
         for seqno in first..first + 3 {
             transaction(&mut writer, gtid(seqno));
             if seqno == first {
