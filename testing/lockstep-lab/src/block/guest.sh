@@ -177,6 +177,11 @@ lockstep-first)
     use /dev/nbd0
     ;;
 fio)
+    # After MariaDB's load at another distance. fio writes to no device that is mounted.
+    if mountpoint -q /mnt; then
+        mariadb-admin --socket=/run/lab/mariadb.sock shutdown
+        until_ok 1200 umount /mnt
+    fi
     fio --name=load --filename="$device" --direct=1 --randrepeat=0 --norandommap --group_reporting \
         --output-format=json "$@"
     ;;
