@@ -333,7 +333,10 @@ fn resync(bench: &Bench, spec: &Spec, say: &dyn Fn(&str)) -> Result<Resync> {
     group.until_whole()?;
     let copied = "has sent the device to";
     let report = group.last_line(copied).ok_or_else(|| {
-        LocalError::Value(format!("the member has returned without a copy\n{}", group.logs()))
+        LocalError::Value(format!(
+            "the member has returned by the log, without a copy: the others still had it. Write more with --away\n{}",
+            group.logs()
+        ))
     })?;
     let report = report.find(copied).map(|at| report[at..].to_owned()).unwrap_or(report);
     let differences = group.stop_and_compare()?;

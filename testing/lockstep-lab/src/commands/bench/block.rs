@@ -29,7 +29,7 @@ pub struct BlockArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1000))]
     rounds: u32,
     /// MiB that are written while a member is away, which then takes the device from another member; 0: not measured.
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(0..=1_048_576))]
+    #[arg(long, value_name = "MIB", default_value_t = 3072, value_parser = clap::value_parser!(u64).range(0..=1_048_576))]
     away: u64,
     /// MiB per second at which a member sends the device to another one; 0: as fast as it can.
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(0..=65_536))]
