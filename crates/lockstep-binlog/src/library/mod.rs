@@ -26,6 +26,7 @@ mod writer;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub use error::{LibraryError, StartError, is_disk_full};
@@ -75,6 +76,8 @@ struct Shared {
     grown: Condvar,
     /// Held by a purge, so that there is one at a time.
     purging: Mutex<()>,
+    /// See [`Library::set_behind`]. Not under the lock: the writer sets it at each delivery, and readers hold the lock.
+    behind: AtomicBool,
 }
 
 #[derive(Default, Debug)]
@@ -91,8 +94,6 @@ struct State {
     continues_another: bool,
     /// See [`Library::continue_another`].
     unlogged: Vec<Gtid>,
-    /// See [`Library::set_behind`].
-    behind: bool,
     closed: bool,
     readers: BTreeMap<u64, ReaderEntry>,
     next_reader: u64,
@@ -180,6 +181,7 @@ impl Library {
             state: Mutex::default(),
             grown: Condvar::new(),
             purging: Mutex::default(),
+            behind: AtomicBool::new(false),
         };
         Library { shared: Arc::new(shared) }
     }
@@ -318,12 +320,12 @@ impl Library {
     /// Whether the writer is still behind its source by more than a moment. A consumer that is ahead of the files is told to
     /// connect again then, and is refused for good otherwise.
     pub fn set_behind(&self, behind: bool) {
-        self.lock().behind = behind;
+        self.shared.behind.store(behind, Ordering::Relaxed);
     }
 
     /// See [`Library::set_behind`].
     pub fn is_behind(&self) -> bool {
-        self.lock().behind
+        self.shared.behind.load(Ordering::Relaxed)
     }
 
     /// Whether [`Library::close`] was called.

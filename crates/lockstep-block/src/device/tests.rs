@@ -556,7 +556,7 @@ fn requests_without_majority_fail_after_the_timeout() {
 }
 
 #[test]
-fn write_into_full_cache_without_majority_fails_after_the_timeout() {
+fn write_into_full_cache_without_majority_times_out() {
     let mut group = Group::new("full-cut", 1);
     group.stop(0);
     (group.cache, group.timeout) = (8192, Duration::from_millis(300));
@@ -1375,7 +1375,7 @@ fn promotion_that_a_restart_forgot_is_repeated() {
 }
 
 #[test]
-fn copy_that_was_given_up_without_a_donor_is_used_after_a_restart() {
+fn copy_given_up_without_donor_is_used_after_restart() {
     let mut group = Group::new("given-up", 2);
     let client = group.attach(0, "disk").unwrap();
     group.write(&client, 0, 1, 4096);
