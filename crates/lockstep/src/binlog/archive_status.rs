@@ -133,4 +133,10 @@ mod tests {
         assert_eq!(values, [1_900_000_000.5, 0.0]);
         assert!(ArchiveStatus::in_page(&serde_json::json!({ "kind": "binlog" })).is_none());
     }
+
+    #[test]
+    fn alerts_use_metrics_that_there_are() {
+        let used = crate::alerts::assert_there_are("archive_", &ArchiveStatus::default().metrics());
+        assert!(used >= 1, "docs/alerts.yml uses none of them");
+    }
 }

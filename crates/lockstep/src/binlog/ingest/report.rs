@@ -143,3 +143,14 @@ impl IngestStatus {
         (status.kind == KIND).then_some(status)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_use_metrics_that_there_are() {
+        let used = crate::alerts::assert_there_are("ingest_", &IngestStatus::default().metrics());
+        assert!(used >= 2, "docs/alerts.yml uses only {used} of them");
+    }
+}
