@@ -31,6 +31,20 @@ until_ok() {
     done
 }
 
+# Waits until the server, a process of this shell, takes clients. Fails with its errors if it ends.
+until_mariadb_answers() {
+    tenths=1200
+    until mariadb-admin --socket=/run/lab/mariadb.sock ping >/dev/null 2>&1; do
+        tenths=$((tenths - 1))
+        if [ "$tenths" -le 0 ] || ! kill -0 "$1" 2>/dev/null; then
+            echo "MariaDB does not answer:" >&2
+            grep -F '[ERROR]' /run/mariadbd.log >&2 || tail -n 5 /run/mariadbd.log >&2
+            return 1
+        fi
+        sleep 0.1
+    done
+}
+
 # The device that the loads use.
 use() {
     echo "$1" >/run/device
@@ -192,11 +206,12 @@ mariadb)
         mount -o noatime "$device" /mnt
         cp -a /var/lib/mysql /mnt/data
         install -d -o mysql /run/lab
+        # The default limit of the pool is 8 TiB of addresses, which a process of user-mode Linux does not have.
         setsid mariadbd --no-defaults --user=mysql --datadir=/mnt/data --socket=/run/lab/mariadb.sock --skip-networking \
-            --innodb-buffer-pool-size=128M --innodb-log-file-size=96M --innodb-flush-method=O_DIRECT \
+            --innodb-buffer-pool-size=128M --loose-innodb-buffer-pool-size-max=128M --innodb-log-file-size=96M --innodb-flush-method=O_DIRECT \
             --innodb-flush-log-at-trx-commit=1 --skip-log-bin --pid-file=/run/lab/mariadb.pid --max-connections=200 \
             </dev/null >/run/mariadbd.log 2>&1 &
-        until_ok 1200 mariadb-admin --socket=/run/lab/mariadb.sock ping
+        until_mariadb_answers "$!"
         mariadb --socket=/run/lab/mariadb.sock -e 'CREATE DATABASE sbtest'
         sysbench oltp_write_only --mysql-socket=/run/lab/mariadb.sock --mysql-user=root --tables=4 --table-size=5000 prepare >/dev/null
     fi
