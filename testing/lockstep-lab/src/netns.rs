@@ -165,12 +165,12 @@ fn port(at: usize) -> String {
     format!("port{at}")
 }
 
-/// Deletes what processes have left that are gone.
+/// Deletes what processes have left that are gone. Names without a process's number belong to others.
 fn sweep() {
     for entry in std::fs::read_dir(FOLDER).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
             let _ = ip(&["netns", "del", &name]);
         }
     }
@@ -190,17 +190,19 @@ mod tests {
 
     #[test]
     fn leftovers_of_killed_process_are_removed() {
-        // Above the highest that the kernel gives; and a process that is there as long as any.
-        let [left, used] = ["4194305", "1"].map(|pid| format!("{PREFIX}{pid}-swept-hub"));
-        if ip(&["netns", "add", &left]).is_err() {
+        // Above the highest that the kernel gives; a process that is there as long as any; and no process's.
+        let names = ["4194305", "1", "vm"].map(|owner| format!("{PREFIX}{owner}-swept-hub"));
+        if ip(&["netns", "add", &names[0]]).is_err() {
             eprintln!("NOT TESTED: no network namespaces here");
             return;
         }
-        ip(&["netns", "add", &used]).unwrap();
+        names[1..].iter().for_each(|name| ip(&["netns", "add", name]).unwrap());
         sweep();
-        let there = [&left, &used].map(|name| Path::new(FOLDER).join(name).exists());
-        ip(&["netns", "del", &used]).unwrap();
-        assert_eq!(there, [false, true]);
+        let there = names.each_ref().map(|name| Path::new(FOLDER).join(name).exists());
+        for (name, _) in names.iter().zip(there).filter(|(_, there)| *there) {
+            ip(&["netns", "del", name]).unwrap();
+        }
+        assert_eq!(there, [false, true, true]);
     }
 
     #[test]
