@@ -533,6 +533,11 @@ impl Certifier {
         self.last
     }
 
+    /// The trim mark: a write-set whose origin had seen less fails.
+    pub fn trim_mark(&self) -> Seqno {
+        self.trim
+    }
+
     /// How many keys the index holds (`wsrep_cert_index_size`).
     pub fn len(&self) -> usize {
         self.index.len()

@@ -31,13 +31,19 @@ fn lab(members: usize) -> Lab {
 
 /// Submits an entry. Returns what there is to say of it.
 fn submit(lab: &mut Lab, at: usize) -> Receiver<Notice> {
+    let last_seen = lab.nodes[at].member.delivery.deliverer.delivered();
+    submit_after(lab, at, last_seen)
+}
+
+/// The same, with the last seqno that the member has seen.
+fn submit_after(lab: &mut Lab, at: usize, last_seen: Seqno) -> Receiver<Notice> {
     let (sender, notices) = channel();
     let mut builder = WriteSetBuilder::new();
     builder.append_data(DataKind::Ordered, b"blocks").unwrap();
     let member = &mut lab.nodes[at].member;
     let payload = builder.finish(&Meta {
         flags: flags::TRX_START | flags::TRX_END | flags::PA_UNSAFE,
-        last_seen: member.delivery.deliverer.delivered(),
+        last_seen,
         source: member.ctx.me().view_uuid,
         epoch: 0,
         conn: 1,
@@ -78,6 +84,33 @@ fn weak_policy_acknowledges_before_commit_and_delivers_after() {
     lab.cut(leader, false);
     lab.until("a majority has it", 5_000_000, |lab| taken(lab, leader).len() == 1);
     assert!(notices.try_recv().is_err(), "once");
+}
+
+#[test]
+fn entry_below_trim_mark_is_refused_and_not_acknowledged_early() {
+    let mut lab = lab(3);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
+    lab.run(500_000);
+    let leader = lab.leader(0).unwrap();
+    let seen = lab.nodes[leader].member.delivery.deliverer.delivered();
+    // The mark follows what all members have finished.
+    let trim_mark = |lab: &Lab| {
+        let deliverer = &lab.nodes[leader].member.delivery.deliverer;
+        deliverer.delivered() - deliverer.window() as Seqno
+    };
+    while trim_mark(&lab) <= seen {
+        assert!(lab.now < 120_000_000, "the mark moves");
+        let _acknowledged = submit(&mut lab, leader);
+        lab.run(1_000_000);
+    }
+    assert_eq!(lab.nodes[leader].refused, [0; 0]);
+    lab.cut(leader, true);
+    let notices = submit_after(&mut lab, leader, seen);
+    lab.run(100_000);
+    assert_eq!(notices.try_iter().count(), 0, "it is not safe");
+    lab.cut(leader, false);
+    lab.until("it is refused", 5_000_000, |lab| lab.nodes[leader].refused.len() == 1);
+    assert_eq!(notices.try_iter().count(), 0);
 }
 
 #[test]

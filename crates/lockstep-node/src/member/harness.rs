@@ -109,6 +109,8 @@ pub(super) struct Node {
     pub(super) views: Vec<Vec<String>>,
     /// Other members' write-sets, as delivered to the appliers.
     pub(super) applied: Vec<(Seqno, Bytes)>,
+    /// Those of them that failed certification.
+    pub(super) refused: Vec<Seqno>,
     /// Results of statements, as delivered.
     pub(super) results: Vec<StatementResult>,
     /// The last trim limits.
@@ -284,6 +286,7 @@ impl Lab {
             line_busy: BTreeMap::new(),
             views: Vec::new(),
             applied: Vec::new(),
+            refused: Vec::new(),
             results: Vec::new(),
             trim: None,
             disk: Disk::default(),
@@ -632,6 +635,9 @@ impl Lab {
             }
             Delivery::Ordered(ordered) => {
                 node.to_finish.push(ordered.seqno);
+                if !ordered.pass {
+                    node.refused.push(ordered.seqno);
+                }
                 node.applied.push((ordered.seqno, ordered.writeset.data));
             }
             Delivery::Result(result) => node.results.push(result),

@@ -130,8 +130,6 @@ pub(crate) struct Deliverer {
     held: bool,
     /// The log begins after the database's position.
     cut_off: bool,
-    /// Write-sets that failed certification, since the start.
-    failed: u64,
     /// Streaming transactions delivered in part: their origin's view UUID, and their number there. Those begun before
     /// the position are missing.
     streams: BTreeSet<(ViewUuid, u64)>,
@@ -530,14 +528,22 @@ impl Deliverer {
     }
 
     /// Acknowledges a device's own entries that meet a weak policy before they are committed. They are delivered later.
+    ///
+    /// An entry that certification will refuse is not acknowledged. It waited too long: without a leader, or for one, while the
+    /// trim mark moved beyond what its member had seen.
     fn acknowledge_early(&mut self, ctx: &Context, submissions: &mut Submissions) {
+        let Some(certified) = self.run.as_ref().map(|run| run.certifier.trim_mark()) else { return };
         let after = ctx.raft.committed_state().seqno;
         for index in self.acknowledged.max(self.limits.deliverable) + 1..=self.limits.early {
             let Some(entry) = ctx.raft.entry(index) else { return };
             self.acknowledged = index;
+            // The mark before the entry may not be certified yet.
+            let mark = self.marks.iter().rev().find(|(at, _)| *at < index).map(|(_, mark)| mark.trim);
+            let is_below = |seen: Seqno| seen < mark.map_or(certified, |mark| mark.max(certified));
             let id = entry.proposal;
             if id.member == ctx.me().id
                 && id.incarnation == ctx.me().incarnation
+                && !writeset::last_seen(&entry.payload()).is_some_and(is_below)
                 && let Some(submission) = submissions.take(id.number)
             {
                 submission.acknowledge(after);
@@ -573,7 +579,6 @@ impl Deliverer {
                     run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| failure(&e))?;
                 run.seqno = seqno;
                 if ctx.front_end() == FrontEnd::Nothing {
-                    self.failed += !outcome.pass as u64;
                     self.delivered = self.delivered.max(seqno);
                     ctx.raise_finished(seqno);
                     return Ok(());
@@ -594,7 +599,6 @@ impl Deliverer {
                 if let Some(set) = &whole {
                     self.follow_stream(set, outcome.pass);
                 }
-                self.failed += !outcome.pass as u64;
                 self.delivered = seqno;
                 let finished = || ctx.finished();
                 self.lag.delivered(entry.seqno, entry.time, ctx.wall(), entry.size() as u64, finished);
