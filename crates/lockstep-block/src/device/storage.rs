@@ -76,16 +76,15 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// # Errors
     /// As of [`Storage::sync`].
     fn sync_and_reread(&self) -> io::Result<()> {
-        self.sync()
+        self.sync()?;
+        self.reread(0..u64::MAX)
     }
 
     /// Reads a range from the disk from now on, as far as that is possible: memory keeps what is not durable, and pages in use.
     ///
     /// # Errors
     /// As of the file system.
-    fn reread(&self, _range: Range<u64>) -> io::Result<()> {
-        Ok(())
-    }
+    fn reread(&self, range: Range<u64>) -> io::Result<()>;
 
     /// The part of a range from its beginning on that is data, or that is a hole: its length, and whether it is a hole.
     ///
@@ -189,11 +188,6 @@ impl Storage for FileStorage {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
-    }
-
-    fn sync_and_reread(&self) -> io::Result<()> {
-        self.file.sync_data()?;
-        self.reread(0..u64::MAX)
     }
 
     fn reread(&self, range: Range<u64>) -> io::Result<()> {

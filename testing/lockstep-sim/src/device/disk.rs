@@ -5,6 +5,7 @@ use crate::rng::Rng;
 use lockstep_block::device::storage::Storage;
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The atomic unit of a disk write, bytes.
@@ -91,7 +92,7 @@ impl SimDisk {
             }
             for sector in std::mem::take(unsynced) {
                 if rng.one_in(2) {
-                    keep(current, durable, sector);
+                    copy_sector(current, durable, sector);
                 }
             }
             *current = durable.clone();
@@ -105,11 +106,11 @@ impl SimDisk {
     }
 }
 
-/// A sector reaches the medium.
-fn keep(current: &[u8], durable: &mut [u8], sector: usize) {
-    let end = ((sector + 1) * SECTOR).min(current.len()).min(durable.len());
+/// Copies a sector from memory to the medium, or back.
+fn copy_sector(from: &[u8], to: &mut [u8], sector: usize) {
+    let end = ((sector + 1) * SECTOR).min(from.len()).min(to.len());
     let begin = (sector * SECTOR).min(end);
-    durable[begin..end].copy_from_slice(&current[begin..end]);
+    to[begin..end].copy_from_slice(&from[begin..end]);
 }
 
 impl Inner {
@@ -221,10 +222,22 @@ impl Storage for SimDisk {
         // After a failed sync the kernel takes all sectors for clean: a later sync does not write them.
         for sector in std::mem::take(unsynced) {
             if begun.is_ok() || rng.one_in(2) {
-                keep(current, durable, sector);
+                copy_sector(current, durable, sector);
             }
         }
         begun
+    }
+
+    fn reread(&self, range: Range<u64>) -> io::Result<()> {
+        before_disk()?;
+        let mut inner = self.lock();
+        let Inner { current, durable, unsynced, .. } = &mut *inner;
+        let first = range.start as usize / SECTOR;
+        let end = (range.end.min(current.len().min(durable.len()) as u64) as usize).div_ceil(SECTOR);
+        for sector in (first..end).filter(|sector| !unsynced.contains(sector)) {
+            copy_sector(durable, current, sector);
+        }
+        Ok(())
     }
 
     fn extent(&self, offset: u64, length: u64) -> io::Result<(u64, bool)> {
@@ -294,6 +307,20 @@ mod tests {
         disk.sync().unwrap();
         disk.crash(true);
         assert!(disk.image().contains(&0));
+    }
+
+    #[test]
+    fn reread_shows_what_a_failed_sync_has_lost() {
+        let disk = SimDisk::new(Rng::new(1));
+        disk.write_at(&[1; 64 * 512], 0).unwrap();
+        disk.plan(0, DiskFault::Io);
+        assert!(disk.sync().is_err());
+        disk.write_at(&[2; 512], 0).unwrap();
+        assert!(!disk.image().contains(&0), "memory hides it");
+        disk.reread(0..u64::MAX).unwrap();
+        let image = disk.image();
+        assert!(image.contains(&0));
+        assert_eq!(image[0], 2, "what is not durable stays");
     }
 
     #[test]
