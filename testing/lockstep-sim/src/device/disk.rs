@@ -179,7 +179,11 @@ impl Storage for SimDisk {
         before_disk()?;
         let mut inner = self.lock();
         inner.begin()?;
+        let before = inner.current.len();
         inner.current.resize(length as usize, 0);
+        // The medium may still have what a shorter length has cut off.
+        let end = inner.current.len().div_ceil(SECTOR);
+        inner.unsynced.extend(before / SECTOR..end);
         Ok(())
     }
 
@@ -321,6 +325,18 @@ mod tests {
         let image = disk.image();
         assert!(image.contains(&0));
         assert_eq!(image[0], 2, "what is not durable stays");
+    }
+
+    #[test]
+    fn bytes_that_were_cut_off_do_not_come_back() {
+        let disk = SimDisk::new(Rng::new(1));
+        disk.write_at(&[1; 64 * 512], 0).unwrap();
+        disk.sync().unwrap();
+        disk.set_length(0).unwrap();
+        disk.set_length(64 * 512).unwrap();
+        disk.sync_and_reread().unwrap();
+        disk.crash(true);
+        assert_eq!(disk.image(), [0; 64 * 512]);
     }
 
     #[test]

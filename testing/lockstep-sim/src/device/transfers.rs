@@ -246,6 +246,8 @@ impl DeviceWorld {
         }
         let later = self.profile.heartbeat;
         let arrival = self.net.send_in_order(self.now, from, to, 40 + bytes.len(), later, &mut self.rng);
+        // The members' own connection may break meanwhile, and a new one has an order of its own.
+        let arrival = arrival.max(transfer.arrived_at[1 - side]);
         transfer.arrived_at[1 - side] = arrival;
         self.queue.push(arrival, Event::CopyBytes { number, side: 1 - side, bytes });
     }
