@@ -529,8 +529,8 @@ impl Deliverer {
 
     /// Acknowledges a device's own entries that meet a weak policy before they are committed. They are delivered later.
     ///
-    /// An entry that certification will refuse is not acknowledged. Such an entry has waited for a leader for so long that the trim
-    /// mark is beyond what its member had seen.
+    /// It acknowledges no entry that certification will refuse, because its member had seen less than the trim mark. That
+    /// happens to entries that wait long for a leader.
     fn acknowledge_early(&mut self, ctx: &Context, submissions: &mut Submissions) {
         let Some(certified) = self.run.as_ref().map(|run| run.certifier.trim_mark()) else { return };
         let after = ctx.raft.committed_state().seqno;
